@@ -1,0 +1,7 @@
+"""Config."""
+
+from typing import Any
+
+
+def plain(x: Any) -> Any:
+    return repr(x)

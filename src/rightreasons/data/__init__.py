@@ -1,0 +1,41 @@
+"""Data sources: one file each. A source names its classes and loads the ones it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rightreasons.data.arrays import Arrays
+from rightreasons.data.glyphs import Glyphs
+from rightreasons.errors import UserError, unknown
+from rightreasons.types import Splits
+
+SOURCES = {"glyphs": Glyphs}
+
+
+class Source(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes, in the source's own order."""
+
+    @property
+    def flip(self) -> bool:
+        """May an image be mirrored without changing its class?"""
+
+    def load(self, classes: Sequence[int]) -> Splits:
+        """Train and test images of these classes; labels are places in ``classes``."""
+
+
+def source(data: Any, **options: Any) -> Source:
+    """A source by name, or around ``(x, y[, masks])`` arrays."""
+    if isinstance(data, str):
+        if data not in SOURCES:
+            raise unknown("data source", data, SOURCES)
+        return SOURCES[data](**options)
+    if isinstance(data, (tuple, list)):
+        return Arrays(data, **options)
+    if hasattr(data, "load") and hasattr(data, "names"):
+        return data  # type: ignore[no-any-return]
+    raise UserError(
+        f"data is a {type(data).__name__}, expected a source's name or (x, y[, masks]) arrays"
+    )

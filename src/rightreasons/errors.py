@@ -1,0 +1,18 @@
+"""Errors that a user can act on: what was seen, what was expected, what to type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. The command line prints it without a traceback and exits with code 2."""
+
+
+def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
+    """The error for a name that is not among the choices, with the nearest one suggested."""
+    known = list(choices)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
+    return UserError(f"unknown {kind} {str(name)!r}; {hint}")

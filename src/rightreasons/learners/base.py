@@ -1,0 +1,83 @@
+"""Learner: the loss, and what is kept from task to task. The loop is in `train`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rightreasons.errors import UserError
+from rightreasons.memory import Memory
+from rightreasons.nets.net import Net
+from rightreasons.terms import Term
+from rightreasons.types import Batch, Out, Pool, Stage, Task
+
+
+@dataclass
+class Learner:
+    """A recipe: fields are configuration, attributes that end in ``_`` are state.
+
+    ``fit`` works on a copy. State may hold tensors, numbers, strings, `Net`s, and lists or
+    dictionaries of these; it is checkpointed without further code.
+    """
+
+    memory: Memory = field(default_factory=Memory)
+    terms: tuple[Term, ...] = ()
+
+    name: ClassVar[str]
+    replays: ClassVar[bool] = False
+    """does the task loss see remembered images"""
+
+    def __add__(self, term: Term) -> Learner:
+        """The same learner with one more term: ``ER() + RRR()``."""
+        if not isinstance(term, Term):
+            return NotImplemented
+        if term.name in (t.name for t in self.terms):
+            raise UserError(f"{self.method} has the term {term.name!r} already")
+        joined = copy.deepcopy(self)
+        joined.terms = (*joined.terms, copy.deepcopy(term))
+        return joined
+
+    @property
+    def method(self) -> str:
+        """The method's word, such as ``er+rrr``."""
+        return "+".join([self.name, *(term.name for term in self.terms)])
+
+    @property
+    def remembers(self) -> bool:
+        """Is a memory kept? Without replay it is for explanation only: no task loss sees it."""
+        return self.replays or bool(self.terms)
+
+    def begin(self, net: Net, task: Task, memory: Memory) -> None:
+        """Before a task; the head has grown already."""
+
+    def stages(self, task: Task) -> list[Stage]:
+        return [Stage(pool=Pool())]
+
+    def begin_stage(self, net: Net, task: Task, stage: Stage, memory: Memory) -> None:
+        """Before a stage of a task."""
+
+    def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
+        """Cross entropy over all classes seen."""
+        return F.cross_entropy(out.logits, batch.y)
+
+    def step(
+        self,
+        net: Net,
+        batch: Batch,
+        objective: Callable[[Batch], Tensor],
+        update: Callable[[Tensor], None],
+    ) -> None:
+        """One step on one batch: ``objective`` is loss and terms, ``update`` moves the weights."""
+        update(objective(batch))
+
+    def end(self, net: Net, task: Task, memory: Memory) -> None:
+        """After the last stage, before the memory takes rows of this task."""
+
+    def predict(self, net: Net, x: Tensor, out: Out, memory: Memory) -> Tensor:
+        """Scores (B,C) of normalised images, given what the net said of them."""
+        return out.logits

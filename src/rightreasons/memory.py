@@ -1,0 +1,171 @@
+"""Memory: one table whose columns are cut and kept together by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from rightreasons.errors import UserError, unknown
+
+PICKS = ("random",)
+
+
+@dataclass
+class Ragged:
+    """A column whose rows differ in length, kept in one flat tensor."""
+
+    values: Tensor  # (sum of lengths, ...)
+    lengths: Tensor  # (n,) int64
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Ragged:
+        """From rows of equal length (n,L,...)."""
+        lengths = torch.full((len(rows),), rows.shape[1], device=rows.device)
+        return cls(rows.flatten(0, 1), lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def _places(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each row's entries are, padded to the longest: (B,L) places, (B,L) which exist."""
+        starts = self.lengths.cumsum(0) - self.lengths
+        lengths = self.lengths[rows]
+        span = torch.arange(int(lengths.max()) if len(rows) else 0, device=lengths.device)
+        real = span < lengths[:, None]
+        return (starts[rows, None] + span) * real, real
+
+    def take(self, rows: Tensor) -> Ragged:
+        places, real = self._places(rows)
+        return Ragged(self.values[places[real]], self.lengths[rows])
+
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """All rows as (n,L,...), and which of the (n,L) entries are real."""
+        places, real = self._places(torch.arange(len(self), device=self.lengths.device))
+        return self.values[places], real
+
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.lengths.nbytes
+
+
+Column: TypeAlias = Tensor | Ragged
+
+
+def _take(column: Column, rows: Tensor) -> Column:
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+
+
+def _join(a: Column, b: Column) -> Column:
+    if isinstance(a, Ragged) and isinstance(b, Ragged):
+        return Ragged(torch.cat([a.values, b.values]), torch.cat([a.lengths, b.lengths]))
+    assert isinstance(a, Tensor) and isinstance(b, Tensor)
+    return torch.cat([a, b])
+
+
+@dataclass
+class Memory:
+    """A table of remembered images and of what terms and learners keep beside them.
+
+    The quota is ``size // classes seen`` rows a class, or ``per_class`` rows: one number, or two,
+    for the classes of the first task and for later ones. Rows of a class are kept in the order in
+    which they were picked, so that a smaller quota keeps the first ones.
+    """
+
+    size: int = 200
+    pick: str = "random"
+    per_class: int | tuple[int, int] | None = None
+    columns_: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.pick not in PICKS:
+            raise unknown("memory.pick", self.pick, PICKS)
+        if self.size < 1:
+            raise UserError(f"memory.size is {self.size}, expected at least one row")
+        if isinstance(self.per_class, (list, tuple)):
+            self.per_class = (int(self.per_class[0]), int(self.per_class[1]))
+        numbers = self.per_class if isinstance(self.per_class, tuple) else (self.per_class or 1,)
+        if min(numbers) < 1:
+            raise UserError(
+                f"memory.per_class is {self.per_class}, expected at least 1 row a class"
+            )
+
+    def __len__(self) -> int:
+        return len(self.columns_["y"]) if self.columns_ else 0
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self.columns_:
+            raise unknown("memory column", name, self.columns_)
+        return self.columns_[name]
+
+    def tensor(self, name: str) -> Tensor:
+        column = self[name]
+        assert isinstance(column, Tensor)
+        return column
+
+    def take(self, rows: Tensor) -> dict[str, Column]:
+        """Some rows of every column, pixels excepted."""
+        return {name: _take(c, rows) for name, c in self.columns_.items() if name != "x"}
+
+    def quota(self, classes: int, first: bool = True) -> int:
+        """Rows a class when so many classes were seen; ``first``: it is of the first task."""
+        if isinstance(self.per_class, tuple):
+            return self.per_class[0 if first else 1]
+        if self.per_class is not None:
+            return self.per_class
+        if self.size < classes:
+            raise UserError(
+                f"the memory has {self.size} rows for {classes} classes, expected at least one row "
+                f"a class; type memory.size={classes} or more"
+            )
+        return self.size // classes
+
+    def shrink(self, classes: int) -> None:
+        """Cut every class to its quota, keeping its first rows."""
+        if not self.columns_:
+            return
+        quotas = torch.where(
+            self.tensor("task") == 0, self.quota(classes, True), self.quota(classes, False)
+        )
+        kept = (_rank(self.tensor("y")) < quotas).nonzero().flatten()
+        self.columns_ = {name: _take(c, kept) for name, c in self.columns_.items()}
+
+    def add(self, columns: Mapping[str, Column]) -> None:
+        """Append rows; they bring the same columns as the rows that are there."""
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of different length: {lengths}")
+        if self.columns_ and set(columns) != set(self.columns_):
+            raise ValueError(f"columns {sorted(columns)} do not fit {sorted(self.columns_)}")
+        old = self.columns_
+        self.columns_ = {n: _join(old[n], c) if old else c for n, c in columns.items()}
+
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Different rows at random, all of them if there are no more."""
+        return torch.randperm(len(self), generator=generator)[:rows].to(self.tensor("y").device)
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of each column, as stored."""
+        return {
+            name: c.nbytes() if isinstance(c, Ragged) else c.nbytes
+            for name, c in self.columns_.items()
+        }
+
+
+def _rank(y: Tensor) -> Tensor:
+    """The place of each row among the rows of its class: 0 for the first of each."""
+    order = y.argsort(stable=True)
+    counts = torch.bincount(y)
+    starts = counts.cumsum(0) - counts
+    rank = torch.empty_like(y)
+    rank[order] = torch.arange(len(y), device=y.device) - starts[y[order]]
+    return rank
+
+
+def choose(y: Tensor, quota: int, generator: torch.Generator) -> Tensor:
+    """Places of ``quota`` random images of each class, classes in order, in the order picked."""
+    shuffled = torch.randperm(len(y), generator=generator).to(y.device)
+    chosen = shuffled[_rank(y[shuffled]) < quota]
+    return chosen[y[chosen].argsort(stable=True)]

@@ -1,0 +1,43 @@
+"""Functions of the matrix R, each with its formula.
+
+``R[k, i]`` is the accuracy on the test images of task i after learning task k, over all classes
+seen by then; NaN where i > k. T is the number of tasks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+
+
+def final_accuracy(R: Matrix) -> float:
+    """ACC: ``1/T sum_i R[T, i]``, every task with the same say."""
+    return float(np.mean(R[-1]))
+
+
+def backward_transfer(R: Matrix) -> float:
+    """BWT: ``1/(T-1) sum_{i<T} R[T, i] - R[i, i]``; NaN for one task."""
+    if len(R) < 2:
+        return float("nan")
+    return float(np.mean(R[-1, :-1] - np.diag(R)[:-1]))
+
+
+def forgetting(R: Matrix) -> float:
+    """F: ``1/(T-1) sum_{i<T} max_{i<=l<T} R[l, i] - R[T, i]``; NaN for one task."""
+    if len(R) < 2:
+        return float("nan")
+    best = np.array([np.max(R[i:-1, i]) for i in range(len(R) - 1)])
+    return float(np.mean(best - R[-1, :-1]))
+
+
+def seen_accuracy(R: Matrix, sizes: Matrix) -> Matrix:
+    """``a_k``: accuracy on all test images of tasks 1..k after task k, every image the same say."""
+    shares = [np.average(R[k, : k + 1], weights=sizes[: k + 1]) for k in range(len(R))]
+    return np.array(shares)
+
+
+def average_incremental_accuracy(R: Matrix, sizes: Matrix) -> float:
+    """``1/T sum_k a_k`` of `seen_accuracy`."""
+    return float(np.mean(seen_accuracy(R, sizes)))

@@ -1,0 +1,180 @@
+"""Net wraps any classifier: it returns logits, embedding and tapped maps, and its head grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rightreasons.errors import UserError, unknown
+from rightreasons.types import Out
+
+Initialise = Callable[[nn.Module, torch.Generator], None]
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+class Net(nn.Module):
+    """A classifier with taps and a growing head.
+
+    ``taps`` maps aliases (``last_block``, ``paper``) to names of submodules; any submodule's own
+    name is a tap too. ``pooled_linear`` says that the logits are one linear layer on the global
+    average of ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws
+    the weights of a net that has none worth keeping; ``fit`` calls it with the run's seed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        head: str,
+        taps: Mapping[str, str],
+        pooled_linear: bool = False,
+        initialise: Initialise | None = None,
+        channels_last: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.head_name = head
+        self.taps = dict(taps)
+        self.pooled_linear = pooled_linear
+        self.initialise = initialise
+        self.channels_last = channels_last  # faster convolutions; not every module takes it
+        self.name = name or type(module).__name__
+        for part in module.modules():  # a tap must keep its value until it is read
+            if getattr(part, "inplace", False):
+                part.inplace = False  # type: ignore[assignment]
+        last = self._find(head, "head")
+        if not isinstance(last, nn.Linear):
+            raise UserError(
+                f"head {head!r} is a {type(last).__name__}, expected nn.Linear; "
+                "pass head= the name of the last linear layer"
+            )
+        for path in self.taps.values():
+            self._find(path, "layer")
+        if channels_last:
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if initialise is not None:
+            initialise(self, torch.Generator().manual_seed(0))
+        self.resize(0)  # no class has been seen: the first task grows the head
+
+    def _find(self, path: str, kind: str) -> nn.Module:
+        parts: dict[str, nn.Module] = dict(self.module.named_modules())
+        if path not in parts or not path:
+            raise unknown(kind, path, [name for name in parts if name])
+        return parts[path]
+
+    @property
+    def head(self) -> nn.Linear:
+        return self.module.get_submodule(self.head_name)  # type: ignore[return-value]
+
+    @property
+    def classes(self) -> int:
+        return self.head.out_features
+
+    def path(self, tap: str) -> str:
+        """The submodule behind a tap."""
+        return self.taps.get(tap, tap)
+
+    def check_tap(self, tap: str) -> None:
+        if tap not in self.taps:
+            self._find(tap, "layer")
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, taps: Sequence[str] = ()) -> Out: ...
+
+    def forward(self, x: Tensor, taps: Sequence[str] = ()) -> Out:
+        caught: dict[str, tuple[Tensor, int]] = {}
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with ExitStack() as hooks:  # hooks live for this call only
+            for tap in dict.fromkeys(taps):
+                layer = self._layer(tap)
+                handle = layer.register_forward_hook(_catch_output(caught, tap))
+                hooks.callback(handle.remove)
+            handle = self.head.register_forward_pre_hook(_catch_input(caught))
+            hooks.callback(handle.remove)
+            logits = self.module(x)
+        for tap in taps:
+            value, version = caught[tap]
+            if value._version != version:
+                raise UserError(
+                    f"something after layer {self.path(tap)!r} writes into its output in place; "
+                    "replace that operation by its out-of-place form"
+                )
+        z, _ = caught.pop("")
+        return Out(logits, z, {tap: value for tap, (value, _) in caught.items()})
+
+    def _layer(self, tap: str) -> nn.Module:
+        try:
+            return self.module.get_submodule(self.path(tap))
+        except AttributeError:
+            return self._find(self.path(tap), "layer")
+
+    @torch.no_grad()
+    def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
+        """Widen the head to so many classes: old rows kept, new ones drawn as nn.Linear does."""
+        head, old = self.head, self.classes
+        if classes < old:
+            raise UserError(f"the head has {old} rows and cannot shrink to {classes}")
+        if classes == old:
+            return
+        bound = head.in_features**-0.5
+
+        def more(rows: Tensor) -> nn.Parameter:
+            new = torch.empty((classes - old, *rows.shape[1:]), dtype=torch.float32)
+            new.uniform_(-bound, bound, generator=generator)
+            return nn.Parameter(torch.cat([rows, new.to(rows)]))
+
+        head.weight = more(head.weight)
+        if head.bias is not None:
+            head.bias = more(head.bias)
+        head.out_features = classes
+
+    @torch.no_grad()
+    def resize(self, classes: int) -> None:
+        """A head of so many rows whose values are yet to be loaded or grown."""
+        head = self.head
+        head.weight = nn.Parameter(head.weight.new_zeros(classes, head.in_features))
+        if head.bias is not None:
+            head.bias = nn.Parameter(head.bias.new_zeros(classes))
+        head.out_features = classes
+
+    @contextmanager
+    def frozen_statistics(self) -> Iterator[None]:
+        """BatchNorm by its running statistics and no dropout, inside; weights stay trainable.
+
+        A map then depends on its own image alone, not on its batch mates, and the running
+        statistics are left as they are.
+        """
+        switched = [m for m in self.modules() if isinstance(m, _NORMS) and m.training]
+        for part in switched:
+            part.training = False
+        try:
+            yield
+        finally:
+            for part in switched:
+                part.training = True
+
+
+def _catch_output(caught: dict[str, tuple[Tensor, int]], tap: str) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise UserError(
+                f"layer {tap!r} gives {shape}, expected maps of shape (B,K,u,v); "
+                "choose a convolutional layer as target"
+            )
+        caught[tap] = (output, output._version)
+
+    return hook
+
+
+def _catch_input(caught: dict[str, tuple[Tensor, int]]) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        caught[""] = (args[0], args[0]._version)
+
+    return hook

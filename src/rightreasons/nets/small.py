@@ -1,0 +1,89 @@
+"""Residual nets for small images (He et al. 2016, section 4.2); ResNet18 with a 3x3 stem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rightreasons.nets.net import Net
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """A 3x3 stem, stages of blocks, global average pooling and one linear layer."""
+
+    def __init__(self, widths: Sequence[int], strides: Sequence[int], blocks: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        stages: list[nn.Module] = []
+        inputs = widths[0]
+        for width, stride in zip(widths, strides, strict=True):
+            more = [Block(width, width, 1) for _ in range(blocks - 1)]
+            stages.append(nn.Sequential(Block(inputs, width, stride), *more))
+            inputs = width
+        self.stages = nn.Sequential(*stages)
+        self.fc = nn.Linear(inputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stages(F.relu(self.bn1(self.conv1(x))))
+        logits: Tensor = self.fc(h.mean((2, 3)))
+        return logits
+
+
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Kaiming normal by fan-out for convolutions, identity for norms, as for residual nets."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(
+                part.weight, mode="fan_out", nonlinearity="relu", generator=generator
+            )
+        elif isinstance(part, nn.BatchNorm2d):
+            part.reset_running_stats()
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+
+
+SMALL = {  # name: widths and strides of the stages, blocks a stage
+    "resnet8": ((16, 32, 64), (2, 2, 1), 1),  # halves early: half the work, the same 8x8 map
+    "resnet20": ((16, 32, 64), (1, 2, 2), 3),
+    "resnet32": ((16, 32, 64), (1, 2, 2), 5),
+    "resnet18-cifar": ((64, 128, 256, 512), (1, 2, 2, 2), 2),
+}
+
+
+def small(name: str) -> Net:
+    """Build one of ``SMALL``. At 32 px the last map is 8x8, for resnet18-cifar 4x4."""
+    widths, strides, blocks = SMALL[name]
+    last = f"stages.{len(widths) - 1}"
+    return Net(
+        SmallResNet(widths, strides, blocks),
+        head="fc",
+        taps={"last_block": last, "paper": f"{last}.{blocks - 1}.conv2"},
+        pooled_linear=True,
+        initialise=initialise,
+        channels_last=True,
+        name=name,
+    )

@@ -1,0 +1,86 @@
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn
+
+SILENCE = 10.0  # seconds without a plain line, at most
+
+
+class Reporter:
+    """Says where a run is: task, epoch, loss and terms, time left.
+
+    ``label`` stands before every line, so that the lines of several runs can be told apart.
+    """
+
+    def __init__(self, label: str, steps: int, done: int = 0, show: bool = True) -> None:
+        self.label, self.steps, self.done, self.show = label, steps, done, show
+        self.begun, self.at_start, self.said = time.monotonic(), done, time.monotonic()
+        self.console = Console(file=sys.stderr)
+        self.bar: Progress | None = None
+        self.id: TaskID | None = None
+        if show and self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[means]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self.id = self.bar.add_task(label, total=steps, completed=done, means="")
+
+    def __enter__(self) -> Reporter:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def at(self, where: str, steps: int, means: Mapping[str, float]) -> None:
+        """``steps`` more are done; ``means`` are the latest losses."""
+        self.done += steps
+        text = "  ".join(f"{name} {value:.3g}" for name, value in means.items())
+        if self.bar is not None and self.id is not None:
+            self.bar.update(
+                self.id, completed=self.done, description=f"{self.label}  {where}", means=text
+            )
+        elif time.monotonic() - self.said > SILENCE:
+            self.say(f"{where}  {text}  {self._left()}")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.show:
+            return
+        self.said = time.monotonic()
+        if self.bar is not None:
+            self.bar.console.print(f"{self.label}  {text}", highlight=False, markup=False)
+        else:
+            print(f"{self.label}  {text}", file=sys.stderr, flush=True)
+
+    def _left(self) -> str:
+        new = self.done - self.at_start
+        seconds = (time.monotonic() - self.begun) / max(new, 1) * (self.steps - self.done)
+        return f"{self.done}/{self.steps} steps, about {_duration(seconds)} left"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

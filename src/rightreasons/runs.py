@@ -1,0 +1,122 @@
+"""The run folder: config, environment, records, checkpoints, result; and going on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rightreasons.errors import UserError
+
+
+class Run:
+    """A folder that holds one run.
+
+    ``config.yaml`` is complete; ``records.jsonl`` has a line a task; ``checkpoints/task-K.pt`` holds
+    tensors and plain containers only; ``result.json`` is there once the run has ended.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder, self.config = folder, config
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    def open(self) -> dict[str, Any] | None:
+        """Start the folder, or return the last checkpoint of the run that it holds."""
+        path = self.folder / "config.yaml"
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file, expected a folder; pass another --out")
+        if path.exists():
+            different = differences(read_yaml(path), self.config)
+            if different:
+                raise UserError(
+                    f"{self.folder} holds a run of another config ({'; '.join(different[:4])}); "
+                    "pass another --out or remove the folder"
+                )
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(
+                f"{self.folder} is not empty and holds no run; pass another --out for a new folder"
+            )
+        else:
+            (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+            write(path, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
+        return self._last()
+
+    def _last(self) -> dict[str, Any] | None:
+        done = checkpoints(self.folder)
+        return load_checkpoint(done[-1]) if done else None
+
+    def save(self, task: int, state: dict[str, Any]) -> None:
+        """The checkpoint of a finished task, then the records."""
+        path = self.folder / "checkpoints" / f"task-{task}.pt"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        lines = [json.dumps(record) for record in state["records"]]
+        write(self.folder / "records.jsonl", "\n".join(lines) + "\n")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """All of a file or nothing: temporary name, sync, rename."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Task checkpoints in order."""
+    found = (folder / "checkpoints").glob("task-*.pt")
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("task-")))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no keys, expected `key: value` lines")
+    return content
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Keys whose values differ, as ``key: old there, new asked``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        found = [differences(old.get(k), new.get(k), f"{where}.{k}".lstrip(".")) for k in keys]
+        return [text for part in found for text in part]
+    return [] if old == new else [f"{where}: {old} there, {new} asked"]
+
+
+def environment() -> dict[str, str]:
+    from rightreasons import __version__
+
+    return {
+        "rightreasons": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+    }

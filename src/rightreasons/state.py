@@ -1,0 +1,85 @@
+"""State by naming rule: attributes that end in ``_``, as tensors and plain containers.
+
+What comes out of `pack` is saved by ``torch.save`` and read with ``weights_only=True``: nothing in
+it can execute.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from rightreasons.memory import Ragged
+from rightreasons.nets.net import Net
+
+
+def get_state(owner: Any) -> dict[str, Any]:
+    """The state of a learner, and below it that of its memory and terms."""
+    state = {k: pack(v) for k, v in sorted(vars(owner).items()) if k.endswith("_")}
+    for name, part in _parts(owner):
+        inner = get_state(part)
+        if inner:
+            state[name] = inner
+    return state
+
+
+def set_state(owner: Any, state: dict[str, Any], net: Net) -> None:
+    """Put a state back; a `Net` inside is rebuilt as a copy of ``net`` of its own size."""
+    parts = dict(_parts(owner))
+    for name, value in state.items():
+        if name in parts:
+            set_state(parts[name], value, net)
+        else:
+            setattr(owner, name, unpack(value, net))
+
+
+def _parts(owner: Any) -> list[tuple[str, Any]]:
+    """Fields that are dataclasses, and those inside tuples, by a name that is not a state's."""
+    parts = []
+    for f in fields(owner):
+        value = getattr(owner, f.name)
+        if f.name.endswith("_"):
+            continue
+        if is_dataclass(value):
+            parts.append((f.name, value))
+        elif isinstance(value, tuple):
+            parts += [(f"{f.name}.{i}", v) for i, v in enumerate(value) if is_dataclass(v)]
+    return parts
+
+
+def pack(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, Ragged):
+        return {"ragged!": [value.values.cpu(), value.lengths.cpu()]}
+    if isinstance(value, Net):
+        return {"net!": value.classes, "tensors": pack(dict(value.state_dict()))}
+    if isinstance(value, dict):
+        return {k: pack(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [pack(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")
+
+
+def unpack(value: Any, net: Net) -> Any:
+    if isinstance(value, dict):
+        if "ragged!" in value:
+            return Ragged(*value["ragged!"])
+        if "net!" in value:
+            return restore(copy.deepcopy(net), value)
+        return {k: unpack(v, net) for k, v in value.items()}
+    if isinstance(value, list):
+        return [unpack(v, net) for v in value]
+    return value
+
+
+def restore(net: Net, packed: dict[str, Any]) -> Net:
+    """Give a net the classes and tensors of a packed one."""
+    net.resize(packed["net!"])
+    net.load_state_dict(packed["tensors"])
+    return net

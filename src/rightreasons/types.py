@@ -1,0 +1,128 @@
+"""All that passes between modules: images, tasks, batches, what a net returns, stages of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images; a subset shares the pixels of the whole and only carries their positions."""
+
+    x: Tensor  # (M,3,H,W) uint8, the pixels of the whole source
+    y: Tensor  # (N,) int64
+    masks: Tensor | None = None  # (M,H,W) bool, where the object is
+    rows: Tensor | None = None  # (N,) positions in x; None means all, in order
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def positions(self, index: Tensor) -> Tensor:
+        return index if self.rows is None else self.rows[index]
+
+    def subset(self, index: Tensor) -> Images:
+        return Images(self.x, self.y[index], self.masks, self.positions(index))
+
+    def join(self, *others: Images) -> Images:
+        """One set of images out of several; the pixels are shared where they are the same."""
+        parts = [self, *others]
+        y = torch.cat([p.y for p in parts])
+        if all(p.x is self.x for p in parts):
+            rows = torch.cat([p.positions(torch.arange(len(p))) for p in parts])
+            return Images(self.x, y, self.masks, rows)
+        every = [torch.arange(len(p)) for p in parts]
+        x = torch.cat([p.pixels(i) for p, i in zip(parts, every, strict=True)])
+        masks = [
+            None if p.masks is None else p.masks[p.positions(i)]
+            for p, i in zip(parts, every, strict=True)
+        ]
+        known = [m for m in masks if m is not None]
+        return Images(x, y, torch.cat(known) if len(known) == len(masks) else None)
+
+    def pixels(self, index: Tensor) -> Tensor:
+        """The uint8 images (B,3,H,W) at these places of the subset."""
+        return self.x[self.positions(index)]
+
+
+class Splits(NamedTuple):
+    """What a data source gives for a list of classes; labels are places in that list."""
+
+    train: Images
+    test: Images
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step of a stream: new classes with their images."""
+
+    index: int
+    classes: tuple[int, ...]  # labels in 0..C-1, by order of appearance in the stream
+    train: Images
+    test: Images
+
+    @property
+    def seen(self) -> int:
+        """How many classes the stream has shown once this task is here."""
+        return self.classes[-1] + 1
+
+
+class Geometry(NamedTuple):
+    """Where each output pixel came from, as ``F.affine_grid`` takes it (align_corners=False)."""
+
+    theta: Tensor  # (B,2,3): output coordinates in -1..1 -> input coordinates
+
+
+class Batch(NamedTuple):
+    """What one step sees; ``x`` is augmented and normalised."""
+
+    x: Tensor  # (B,3,H,W)
+    y: Tensor  # (B,) label in 0..C-1
+    task: Tensor  # (B,) index of the sample's task
+    row: Tensor  # (B,) row in memory, -1 for data of the current task
+    geometry: Geometry | None = None  # None: the image as it is
+
+    def where(self, chosen: Tensor) -> Batch:
+        """The part of the batch that a mask or an index chooses."""
+        geometry = self.geometry and Geometry(self.geometry.theta[chosen])
+        return Batch(self.x[chosen], self.y[chosen], self.task[chosen], self.row[chosen], geometry)
+
+
+class Out(NamedTuple):
+    """What a net returns."""
+
+    logits: Tensor  # (B,C)
+    z: Tensor  # (B,D) the input of the head, pooled
+    maps: Mapping[str, Tensor]  # (B,K,u,v) for each tap that was asked for, in the graph
+
+    def where(self, chosen: Tensor) -> Out:
+        maps = {name: value[chosen] for name, value in self.maps.items()}
+        return Out(self.logits[chosen], self.z[chosen], maps)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Which images a stage trains on, and how new ones and remembered ones mix."""
+
+    mix: str = "none"
+    """none: new images only; paired: as many memory rows beside each batch; concat: one pool"""
+    past: bool = False
+    """all images of earlier tasks too (joint training)"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass of training inside a task; most learners have one."""
+
+    name: str = "main"
+    pool: Pool = Pool()
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """overrides of the run's `Train`, such as epochs or lr"""
+    params: str = "all"
+    """which parameters train: all or head"""
+    terms: bool = True
+    """do the learner's terms apply"""
