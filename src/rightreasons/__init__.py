@@ -1,3 +1,72 @@
-"""x"""
+"""Continual learning that remembers not only examples but the reasons for its decisions.
+
+Implements "Remembering for the Right Reasons: Explanations Reduce Catastrophic Forgetting"
+(Ebrahimi et al., ICLR 2021). Public names are imported when they are first used, so that
+``import rightreasons`` does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Augment": "augment",
+    "ER": "learners.er",
+    "Evidence": "terms",
+    "Finetune": "learners.finetune",
+    "Joint": "learners.joint",
+    "Learner": "learners.base",
+    "Logits": "terms",
+    "Memory": "memory",
+    "Net": "nets.net",
+    "RRR": "terms",
+    "Result": "result",
+    "Stage": "types",
+    "Stream": "streams",
+    "Term": "terms",
+    "Train": "optimise",
+    "UserError": "errors",
+    "evidence": "explainers",
+    "fit": "train",
+    "gradcam": "explainers",
+    "net": "nets",
+    "stream": "streams",
+}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+if TYPE_CHECKING:
+    from rightreasons.augment import Augment as Augment
+    from rightreasons.errors import UserError as UserError
+    from rightreasons.explainers import evidence as evidence
+    from rightreasons.explainers import gradcam as gradcam
+    from rightreasons.learners.base import Learner as Learner
+    from rightreasons.learners.er import ER as ER
+    from rightreasons.learners.finetune import Finetune as Finetune
+    from rightreasons.learners.joint import Joint as Joint
+    from rightreasons.memory import Memory as Memory
+    from rightreasons.nets import net as net
+    from rightreasons.nets.net import Net as Net
+    from rightreasons.optimise import Train as Train
+    from rightreasons.result import Result as Result
+    from rightreasons.streams import Stream as Stream
+    from rightreasons.streams import stream as stream
+    from rightreasons.terms import RRR as RRR
+    from rightreasons.terms import Evidence as Evidence
+    from rightreasons.terms import Logits as Logits
+    from rightreasons.terms import Term as Term
+    from rightreasons.train import fit as fit
+    from rightreasons.types import Stage as Stage
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rightreasons' has no attribute {name!r}")
+    return getattr(import_module(f"rightreasons.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

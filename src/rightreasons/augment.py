@@ -50,12 +50,13 @@ def augment(x: Tensor, how: Augment, generator: torch.Generator) -> tuple[Tensor
 
 
 def follow(maps: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Move maps (B,u,v) as their images were moved: the maps, and which cells the image covers.
+    """Move maps (B,...,u,v) as their images were moved; (B,u,v) tells which cells the image covers.
 
     Bilinear at map resolution. A cell is covered when all that it is made of lies in the image.
     """
-    shape = [len(maps), 1, *maps.shape[-2:]]
-    grid = F.affine_grid(geometry.theta.to(maps), shape, align_corners=False)
-    stacked = torch.stack([maps, torch.ones_like(maps)], 1)  # (B,2,u,v)
+    u, v = maps.shape[-2:]
+    layers = maps.reshape(len(maps), -1, u, v)
+    grid = F.affine_grid(geometry.theta.to(maps), [len(maps), 1, u, v], align_corners=False)
+    stacked = torch.cat([layers, torch.ones_like(layers[:, :1])], 1)
     moved = F.grid_sample(stacked, grid, align_corners=False)
-    return moved[:, 0], moved[:, 1] > 1 - 1e-4
+    return moved[:, :-1].reshape(maps.shape), moved[:, -1] > 1 - 1e-4

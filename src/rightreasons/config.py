@@ -1,7 +1,241 @@
-"""Config."""
+"""Config: YAML and ``key=value`` words to dataclasses and back, with every key checked."""
 
-from typing import Any
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import resources
+from typing import Any, TypeVar
+
+import yaml
+
+from rightreasons.errors import UserError, unknown
+from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
+
+T = TypeVar("T")
 
 
-def plain(x: Any) -> Any:
-    return repr(x)
+@dataclass(frozen=True)
+class StreamFields:
+    """How a data source is cut into tasks."""
+
+    tasks: int | list[Any] = 5
+    """a number of equal tasks, a list of class counts, or lists of class names"""
+    classes: int | None = None
+    """use the first so many classes of the order"""
+    order: str | list[str] = "seed"
+    """natural, seed (drawn by the run's seed), or class names"""
+
+
+@dataclass(frozen=True)
+class NetFields:
+    """The network."""
+
+    name: str = "resnet8"
+    target: str | None = None
+    """the layer that Grad-CAM explains, if not the paper's"""
+
+
+# --- what there is ---------------------------------------------------------------------------
+
+
+def benchmarks() -> dict[str, dict[str, Any]]:
+    """The benchmarks that ship, by name."""
+    folder = resources.files("rightreasons") / "presets" / "benchmarks"
+    found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return {name: yaml.safe_load(found[name].read_text("utf-8")) for name in sorted(found)}
+
+
+def resolve(
+    benchmark: str, method: str, overrides: Sequence[str] = (), seed: int = 0
+) -> dict[str, Any]:
+    """The complete config of a run: the benchmark's, then overrides, then defaults."""
+    known = benchmarks()
+    if benchmark not in known:
+        raise unknown("benchmark", benchmark, known)
+    learner, terms = split_method(method)
+    preset = {k: v for k, v in known[benchmark].items() if k != "about"}
+    config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
+    for section in ("data", "stream", "net", "train", "memory", learner, *terms):
+        config[section] = dict(preset.get(section) or {})
+    for word in overrides:
+        _override(config, word)
+    return complete(config)
+
+
+def _override(config: dict[str, Any], word: str) -> None:
+    """Put one ``section.key=value`` in its place."""
+    path, equals, text = word.partition("=")
+    if not equals or not path:
+        raise UserError(f"{word!r} is not key=value; type for example train.epochs=2")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(
+            f"{text!r} is no value for {path}; quote it, or write lists as [1,2]"
+        ) from None
+    *sections, key = path.split(".")
+    if not sections and key != "seed":
+        raise unknown("key", key, ["seed", *(s for s in config if isinstance(config[s], dict))])
+    place = config
+    for i, section in enumerate(sections):
+        if not i and not isinstance(config.get(section), dict):
+            names = [s for s in config if isinstance(config[s], dict)]
+            if section in LEARNERS or section in TERMS:
+                raise UserError(f"method {config['method']!r} has no {section!r}; it has no {path}")
+            raise unknown("section", section, names)
+        if not isinstance(place.get(section), dict):
+            place[section] = {}
+        place = place[section]
+    place[key] = value
+
+
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key with its value, checked."""
+    parts = build(config)
+    learner, terms = split_method(config["method"])
+    full = {
+        "benchmark": config["benchmark"],
+        "method": config["method"],
+        "seed": parts.seed,
+        "data": {"source": config["data"]["source"], **plain(parts.source)},
+        "stream": plain(parts.stream),
+        "net": plain(parts.net),
+        "train": plain(parts.train),
+        "memory": plain(parts.learner.memory),
+        learner: {k: v for k, v in plain(parts.learner).items() if k not in ("memory", "terms")},
+    }
+    return full | {t: plain(v) for t, v in zip(terms, parts.learner.terms, strict=True)}
+
+
+@dataclass
+class Parts:
+    """What a config describes, as objects; images are not loaded yet."""
+
+    seed: int
+    source: Any
+    stream: StreamFields
+    net: NetFields
+    train: Any
+    learner: Any
+
+    def load(self) -> tuple[Any, Any]:
+        """Net and stream."""
+        from rightreasons.nets import net
+        from rightreasons.streams import stream
+
+        s = self.stream
+        made = stream(self.source, s.tasks, classes=s.classes, order=s.order, seed=self.seed)
+        return net(self.net.name, target=self.net.target), made
+
+
+def build(config: Mapping[str, Any]) -> Parts:
+    """Objects of a config; anything unknown or of another type is refused."""
+    from rightreasons.memory import Memory
+    from rightreasons.nets import NETS
+    from rightreasons.optimise import Train
+
+    learner, terms = split_method(config["method"])
+    data = dict(config.get("data") or {})
+    if "source" not in data:
+        raise UserError("data.source is missing; type data.source=glyphs")
+    kind = find("data.source", SOURCES, data.pop("source"))
+    seed = convert(config["seed"], int, "seed")
+    memory = make(Memory, config.get("memory"), "memory")
+    made = make(find("method", LEARNERS, learner), config.get(learner), learner, memory=memory)
+    for term in terms:
+        made = made + make(find("term", TERMS, term), config.get(term), term)
+    net = make(NetFields, config.get("net"), "net")
+    if net.name not in NETS:
+        raise unknown("net", net.name, NETS)
+    return Parts(
+        seed,
+        make(kind, data, "data"),
+        make(StreamFields, config.get("stream"), "stream"),
+        net,
+        make(Train, config.get("train"), "train"),
+        made,
+    )
+
+
+# --- dataclasses -----------------------------------------------------------------------------
+
+
+def make(kind: type[T], values: Any, where: str, **given: Any) -> T:
+    """A dataclass from a mapping of its fields."""
+    values = {} if values is None else values
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where} is {values!r}, expected keys; type for example {where}.KEY=VALUE")
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in configurable(kind) if f.name not in given]
+    built = {}
+    for name, value in values.items():
+        if name not in names:
+            raise unknown("key", f"{where}.{name}", [f"{where}.{n}" for n in names])
+        built[name] = convert(value, hints[name], f"{where}.{name}")
+    return kind(**built, **given)
+
+
+def configurable(kind: Any) -> list[Any]:
+    """The fields of a dataclass that are configuration."""
+    return [f for f in fields(kind) if f.init and not f.name.endswith("_")]
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """The value as the annotated type, or a sentence about it."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        kind = typing.get_origin(option) or option
+        inner = typing.get_args(option)
+        if option is type(None) and value is None:
+            return None
+        if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
+            return make(kind, value, where)
+        if kind is tuple and isinstance(value, (list, tuple)):
+            every = inner[0] if inner else Any
+            if len(inner) == 2 and inner[1] is not Ellipsis and len(value) != 2:
+                continue
+            return tuple(convert(v, every, where) for v in value)
+        if kind is list and isinstance(value, (list, tuple)):
+            return list(value)
+        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
+            try:
+                return float(value)
+            except ValueError:
+                continue
+        if kind is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if kind in (bool, str) and isinstance(value, kind):
+            return value
+        if option is Any:
+            return value
+    expected = " or ".join(_say(option) for option in options)
+    raise UserError(f"{where} is {value!r}, expected {expected}")
+
+
+def _is_union(hint: Any) -> bool:
+    return isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+
+
+def _say(option: Any) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    if option is type(None):
+        return "null"
+    if (typing.get_origin(option) or option) in (tuple, list):
+        return "a list such as [1,2]"
+    if is_dataclass(option):
+        return "keys " + ", ".join(f.name for f in fields(option))
+    return words.get(option, str(option))
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as dictionaries of their configuration, tuples as lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in configurable(value)}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value

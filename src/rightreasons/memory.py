@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -58,11 +58,15 @@ def _take(column: Column, rows: Tensor) -> Column:
     return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
-def _join(a: Column, b: Column) -> Column:
-    if isinstance(a, Ragged) and isinstance(b, Ragged):
-        return Ragged(torch.cat([a.values, b.values]), torch.cat([a.lengths, b.lengths]))
-    assert isinstance(a, Tensor) and isinstance(b, Tensor)
-    return torch.cat([a, b])
+def join(parts: Sequence[Column]) -> Column:
+    """One column below the other."""
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if ragged:
+        return Ragged(
+            torch.cat([part.values for part in ragged]),
+            torch.cat([part.lengths for part in ragged]),
+        )
+    return torch.cat([part for part in parts if isinstance(part, Tensor)])
 
 
 @dataclass
@@ -140,7 +144,11 @@ class Memory:
         if self.columns_ and set(columns) != set(self.columns_):
             raise ValueError(f"columns {sorted(columns)} do not fit {sorted(self.columns_)}")
         old = self.columns_
-        self.columns_ = {n: _join(old[n], c) if old else c for n, c in columns.items()}
+        self.columns_ = {n: join([old[n], c]) if old else c for n, c in columns.items()}
+
+    def replace(self, columns: Mapping[str, Column]) -> None:
+        """New values for columns of the rows that are there."""
+        self.columns_ = self.columns_ | dict(columns)
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
         """Different rows at random, all of them if there are no more."""

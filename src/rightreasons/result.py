@@ -11,6 +11,9 @@ from rightreasons import metrics
 from rightreasons.learners.base import Learner
 from rightreasons.metrics import Matrix
 from rightreasons.nets.net import Net
+from rightreasons.pointing import Outcomes, right_after_and_at_the_end
+
+MODES = ("class", "task")
 
 
 @dataclass
@@ -24,19 +27,28 @@ class Result:
     @property
     def matrices(self) -> dict[str, Matrix]:
         """(T,T) each: ``class`` over all classes seen, ``task`` within the image's own task."""
-        return {name: self._matrix(name) for name in self.records[0]["accuracy"]}
+        made = {how: self._accuracy(how) for how in MODES}
+        if self.has_masks:
+            made["pointing"] = self.outcomes("class").accuracy()
+            made["pointing_task"] = self.outcomes("task").accuracy()
+        return made
 
-    def _matrix(self, name: str) -> Matrix:
-        rows = [record["accuracy"][name] for record in self.records]
-        matrix = np.full((len(rows), len(rows)), np.nan)
-        for k, row in enumerate(rows):
-            matrix[k, : len(row)] = [np.nan if v is None else v for v in row]
-        return matrix
+    @property
+    def has_masks(self) -> bool:
+        return "pointing" in self.records[0]
+
+    def outcomes(self, how: str = "class") -> Outcomes:
+        """(T,T) counts of the pointing game; ``how``: class or task, as in `matrices`."""
+        rows = [record["pointing"][how] for record in self.records]
+        return Outcomes(*(_matrix([row[name] for row in rows]) for name in Outcomes._fields))
+
+    def _accuracy(self, how: str) -> Matrix:
+        return _matrix([record["accuracy"][how] for record in self.records])
 
     @property
     def R(self) -> Matrix:
         """``R[k, i]``: after task k on task i over all classes seen, NaN where i > k."""
-        return self._matrix("class")
+        return self._accuracy("class")
 
     @property
     def sizes(self) -> Matrix:
@@ -75,14 +87,44 @@ class Result:
             "ACC": metrics.final_accuracy(self.R),
             "accuracy": self.accuracy,
             "average": self.average,
-            "bwt": _plain(np.array(self.bwt)),
-            "forgetting": _plain(np.array(self.forgetting)),
+            "bwt": _plain(self.bwt),
+            "forgetting": _plain(self.forgetting),
             "task_aware_accuracy": metrics.final_accuracy(self.matrices["task"]),
+            **(self._pointing() if self.has_masks else {}),
+            "drift": last["drift"],
             "bytes": last["bytes"],
             "seconds": sum(record["seconds"] for record in self.records),
             "seconds_a_step": last["seconds_a_step"],
         }
 
+    def _pointing(self) -> dict[str, Any]:
+        """PG-ACC and PG-BWT, precision and recall right after a task and at the end, and the share
+        of positive saliency on the object; with the suffix ``_task`` for task-aware prediction."""
+        found: dict[str, Any] = {"PG-images": self.records[-1]["pointing"]["images"]}
+        for how, suffix in (("class", ""), ("task", "_task")):
+            counts = self.outcomes(how)
+            R = counts.accuracy()
+            found[f"PG-ACC{suffix}"] = _plain(metrics.final_accuracy(R))
+            found[f"PG-BWT{suffix}"] = _plain(metrics.backward_transfer(R))
+            for name, values in (("Pr", counts.precision()), ("Re", counts.recall())):
+                after, end, missing = right_after_and_at_the_end(values)
+                found[f"{name}_ii{suffix}"] = _plain(after)
+                found[f"{name}_Ti{suffix}"] = _plain(end)
+                found[f"{name}_undefined{suffix}"] = missing
+            shares = self.records[-1]["pointing"][how]["share"]
+            found[f"share{suffix}"] = float(np.mean(shares))
+        return found
 
-def _plain(values: Matrix) -> Any:
-    return np.where(np.isnan(values), None, values.astype(object)).tolist()
+
+def _matrix(rows: list[list[float]]) -> Matrix:
+    """(T,T), NaN above the diagonal."""
+    matrix = np.full((len(rows), len(rows)), np.nan)
+    for k, row in enumerate(rows):
+        matrix[k, : len(row)] = row
+    return matrix
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, float):
+        return None if np.isnan(values) else values
+    return [_plain(value) for value in list(values)]

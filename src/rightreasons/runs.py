@@ -12,12 +12,13 @@ import torch
 import yaml
 
 from rightreasons.errors import UserError
+from rightreasons.runfiles import differences, read_yaml, write
 
 
 class Run:
     """A folder that holds one run.
 
-    ``config.yaml`` is complete; ``records.jsonl`` has a line a task; ``checkpoints/task-K.pt`` holds
+    ``config.yaml`` is complete; ``records.jsonl`` has a line a task; ``checkpoints/task-K.pt`` has
     tensors and plain containers only; ``result.json`` is there once the run has ended.
     """
 
@@ -57,27 +58,12 @@ class Run:
     def save(self, task: int, state: dict[str, Any]) -> None:
         """The checkpoint of a finished task, then the records."""
         path = self.folder / "checkpoints" / f"task-{task}.pt"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        save_checkpoint(path, state)
         lines = [json.dumps(record) for record in state["records"]]
         write(self.folder / "records.jsonl", "\n".join(lines) + "\n")
 
     def finish(self, summary: dict[str, Any]) -> None:
         write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
-
-
-def write(path: Path, text: str) -> None:
-    """All of a file or nothing: temporary name, sync, rename."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -86,28 +72,19 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem.removeprefix("task-")))
 
 
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """All of a checkpoint or nothing: temporary name, sync, rename."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return state
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no keys, expected `key: value` lines")
-    return content
-
-
-def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Keys whose values differ, as ``key: old there, new asked``."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        found = [differences(old.get(k), new.get(k), f"{where}.{k}".lstrip(".")) for k in keys]
-        return [text for part in found for text in part]
-    return [] if old == new else [f"{where}: {old} there, {new} asked"]
 
 
 def environment() -> dict[str, str]:

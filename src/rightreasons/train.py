@@ -10,66 +10,33 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rightreasons.augment import Augment, augment
-from rightreasons.errors import UserError, unknown
+from rightreasons.augment import Augment
+from rightreasons.errors import UserError
+from rightreasons.evaluate import CHUNK, evaluate
+from rightreasons.feed import Feed, Where, move
 from rightreasons.learners.base import Learner
-from rightreasons.memory import Column, Ragged, choose
+from rightreasons.memory import Column, choose, join
 from rightreasons.nets.net import Net
+from rightreasons.optimise import Train, Update, pick_device, trainable, updater
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
 from rightreasons.result import Result
-from rightreasons.runs import Run
+from rightreasons.runs import Run, load_checkpoint, save_checkpoint
 from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
-from rightreasons.types import Batch, Images, Out, Stage, Task
+from rightreasons.types import Batch, Out, Stage, Task
 
-OPTIMISERS = ("radam", "sgd", "adamw")
-CHUNK = 256  # images a pass when nothing is trained
 LOOK = 20  # steps between two looks at the losses
-
-
-@dataclass(frozen=True)
-class Train:
-    """How to train: what is the same for every learner."""
-
-    epochs: int = 5
-    batch: int = 32
-    replay: int | None = None
-    """memory rows beside each batch of new images (paired replay); as many as `batch` by default"""
-    optimiser: str = "radam"
-    lr: float = 2e-3
-    milestones: tuple[int, ...] = ()
-    """epochs after which the learning rate is multiplied by `gamma`"""
-    gamma: float = 0.2
-    momentum: float = 0.9
-    """of sgd"""
-    weight_decay: float = 0.0
-    clip: float | None = None
-    """largest norm of the gradient"""
-    augment: Augment | None = None
-    """by default a crop of 4 pixels, and a flip if the data allows it"""
-    device: str = "auto"
-    threads: int | None = None
-    """CPU threads; results are equal bit by bit at an equal number"""
-
-    def __post_init__(self) -> None:
-        if self.optimiser not in OPTIMISERS:
-            raise unknown("train.optimiser", self.optimiser, OPTIMISERS)
-        for name in ("epochs", "batch", "replay", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"train.{name} is {value}, expected at least 1")
-        if not self.lr > 0 or not math.isfinite(self.lr):
-            raise UserError(f"train.lr is {self.lr}, expected a number above 0")
 
 
 def fit(
@@ -81,11 +48,13 @@ def fit(
     run: str | Path | Run | None = None,
     seed: int = 0,
     progress: bool = True,
+    prefix: Path | None = None,
 ) -> Result:
     """Learn a stream, task by task; learner and net are recipes and stay as they are.
 
     With ``run`` the folder gets config, records, checkpoints and result; a folder that holds the
-    beginning of this very run is gone on with.
+    beginning of this very run is gone on with. ``prefix`` is a file that holds the training of the
+    first task, or gets it: runs that differ in terms alone can share it.
     """
     if not isinstance(learner, Learner):
         raise UserError(f"learner is a {type(learner).__name__}, expected one such as rr.ER()")
@@ -95,7 +64,7 @@ def fit(
         )
     train = train or Train()
     train = replace(train, augment=train.augment or Augment(flip=stream.flip))
-    loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed)
+    loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed, prefix)
     loop.check()
     if run is not None and not isinstance(run, Run):
         run = Run(Path(run), describe(learner, net, stream, train, seed))
@@ -135,27 +104,35 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
 class Loop:
     """One run in the making."""
 
-    def __init__(self, learner: Learner, net: Net, stream: Stream, train: Train, seed: int) -> None:
-        self.learner, self.net, self.stream, self.train, self.seed = (
-            learner,
-            net,
-            stream,
-            train,
-            seed,
-        )
+    def __init__(
+        self,
+        learner: Learner,
+        net: Net,
+        stream: Stream,
+        train: Train,
+        seed: int,
+        prefix: Path | None = None,
+    ) -> None:
+        self.learner, self.net, self.stream = learner, net, stream
+        self.train, self.seed, self.prefix = train, seed, prefix
         self.memory = learner.memory
-        self.device = _device(train.device)
-        self.task_of = stream.task_of
-        self.mean = stream.mean.view(3, 1, 1).to(self.device)
-        self.std = stream.std.view(3, 1, 1).to(self.device)
+        self.device = pick_device(train.device)
+        self.feed = Feed(stream, self.memory, seed, self.device)
         self.records: list[dict[str, Any]] = []
+        self.probes: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
         self.steps = 0
 
     def check(self) -> None:
         """Refuse before training what would fail later."""
         for term in self.learner.terms:
             term.check(self.net)
+            if term.view == "shared" and not self.learner.replays:
+                raise UserError(
+                    f"{term.name}.view is shared and {self.learner.name} replays nothing to share; "
+                    f"type {term.name}.view=canonical"
+                )
         if self.learner.remembers:
             for task in self.stream:
                 self.memory.quota(task.seen)
@@ -183,31 +160,33 @@ class Loop:
     def _resume(self, saved: dict[str, Any]) -> None:
         restore(self.net, saved["net"])
         set_state(self.learner, saved["learner"], self.net)
-        self.records = saved["records"]
+        self.records, self.probes = saved["records"], saved["probes"]
 
     def learn(self, task: Task, reporter: Reporter, run: Run | None) -> None:
         """One task, from the growth of the head to its record."""
         begun = time.perf_counter()
-        self.sums, self.steps = {}, 0
-        self.net.grow(task.seen, generator(self.seed, "head", task.index))
-        self.net.to(self.device).train()
-        self.learner.begin(self.net, task, self.memory)
-        for stage in self.learner.stages(task):
-            self.stage(task, stage, reporter)
-        trained = time.perf_counter()
+        shared = self.prefix if task.index == 0 else None
+        if shared is not None and shared.exists():
+            trained = self._load_prefix(shared)
+        else:
+            self._train(task, reporter)
+            trained = time.perf_counter() - begun
+            if shared is not None:
+                self._save_prefix(shared, trained)
         self.learner.end(self.net, task, self.memory)
         if self.learner.remembers:
             self.remember(task)
-        record = self.evaluate(task)
+        with torch.no_grad():
+            record = evaluate(self.learner, self.net, self.feed, task, self.probes)
         record |= {
             "task": task.index + 1,
             "classes": len(task.classes),
             "rows": len(self.memory),
             "bytes": self._bytes(),
-            "losses": {name: float(value) / self.steps for name, value in self.sums.items()},
+            "losses": self._means(),
             "steps": self.steps,
             "seconds": time.perf_counter() - begun,
-            "seconds_a_step": (trained - begun) / self.steps,
+            "seconds_a_step": trained / self.steps,
         }
         self.records.append(record)
         if run is not None:
@@ -217,194 +196,157 @@ class Loop:
                     "net": pack(self.net),
                     "learner": get_state(self.learner),
                     "records": self.records,
+                    "probes": self.probes,
                 },
             )
 
-    # --- training ----------------------------------------------------------------------------
+    def _train(self, task: Task, reporter: Reporter) -> None:
+        self.sums, self.counts, self.steps = {}, {}, 0
+        self.net.grow(task.seen, generator(self.seed, "head", task.index))
+        self.net.to(self.device).train()
+        self.learner.begin(self.net, task, self.memory)
+        for stage in self.learner.stages(task):
+            self.stage(task, stage, reporter)
+
+    def _save_prefix(self, path: Path, seconds: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {"net": pack(self.net), "learner": get_state(self.learner), "seconds": seconds}
+        losses = {"sums": pack(self.sums), "counts": self.counts, "steps": self.steps}
+        save_checkpoint(path, state | losses)
+
+    def _load_prefix(self, path: Path) -> float:
+        saved = load_checkpoint(path)
+        restore(self.net, saved["net"]).to(self.device).train()
+        set_state(self.learner, saved["learner"], self.net)
+        self.sums, self.counts, self.steps = saved["sums"], saved["counts"], saved["steps"]
+        return float(saved["seconds"])
 
     def stage(self, task: Task, stage: Stage, reporter: Reporter) -> None:
+        """Epochs of steps with one optimiser."""
         train = replace(self.train, **stage.train)
         self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = trainable(self.net, stage.params)
-        optimiser = make_optimiser(parameters, train)
-        images = self._pool(task, stage)
+        update = updater(parameters, train)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
-
-        def update(loss: Tensor) -> None:
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if train.clip is not None:
-                nn.utils.clip_grad_norm_(parameters, train.clip)
-            optimiser.step()
-
+        apart = [(term, updater(parameters, train, term.apart)) for term in terms if term.apart]
+        joint = [term for term in terms if not term.apart]
         for epoch in range(train.epochs):
-            set_lr(optimiser, train, epoch)
-            for step, (index, rows) in enumerate(self.batches(images, stage, task, epoch)):
-                where = (task.index, stage.name, epoch, step)
-                batch = self.batch(images, index, rows, train, where)
-
-                def objective(batch: Batch, where: tuple[int | str, ...] = where) -> Tensor:
-                    return self.objective(batch, stage, terms, where)
-
-                self.learner.step(self.net, batch, objective, update)
+            for term, own_update in apart:
+                self.rehearse(term, own_update, epoch, (task.index, stage.name, epoch))
+            for step, batch in enumerate(self.feed.batches(task, stage, train, epoch)):
+                objective = partial(
+                    self.objective, stage, joint, (task.index, stage.name, epoch, step)
+                )
+                self.learner.step(self.net, batch, objective, partial(update, epoch))
                 self.steps += 1
                 if self.steps % LOOK == 0:
                     place = f"task {task.index + 1}/{len(self.stream)}"
                     place += f" epoch {epoch + 1}/{train.epochs}"
                     reporter.at(place, LOOK, self._means())
 
-    def objective(
-        self, batch: Batch, stage: Stage, terms: Sequence[Term], where: tuple[int | str, ...]
-    ) -> Tensor:
+    def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
         """The learner's loss and its terms on one batch."""
-        out = self.net(batch.x)
+        shared = [term for term in terms if term.view == "shared"]
+        frozen = any(term.frozen for term in shared)
+        with self.net.frozen_statistics() if frozen else nullcontext():
+            out = self.net(batch.x, taps=_taps(shared))
         loss = self.learner.loss(self.net, out, batch, stage)
         self._note("task", loss)
-        for term, seen, rows, columns in self.explained(terms, where):
-            value = term(self.net, seen, rows, columns)
-            self._note(term.name, value)
-            loss = loss + term.weight * value
+        for value in self._terms(terms, out, batch, where):
+            loss = loss + value
         return loss
 
-    def explained(
-        self, terms: Sequence[Term], where: tuple[int | str, ...]
-    ) -> Iterator[tuple[Term, Out, Batch, dict[str, Column]]]:
-        """For each term the forward of its rows; terms that look at the same rows share it."""
-        for count in dict.fromkeys(term.rows for term in terms):
-            group = [term for term in terms if term.rows == count]
-            rows = self.memory.draw(count, generator(self.seed, "explain", *where))
-            batch = self._canonical(
-                self.memory.tensor("x")[rows], self.memory.tensor("y")[rows], rows
-            )
-            columns = self._to_device(self.memory.take(rows))
-            with self.net.frozen_statistics():
-                out = self.net(batch.x, taps=[tap for term in group for tap in term.taps])
+    def _terms(
+        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where
+    ) -> Iterator[Tensor]:
+        """Each term times its weight. Terms that look at the same rows share a forward."""
+        groups: dict[tuple[Any, ...], list[Term]] = {}
+        for term in terms:
+            own = (term.rows, term.frozen) if term.view != "shared" else ()
+            groups.setdefault((term.view, *own), []).append(term)
+        for group in groups.values():
+            if group[0].view == "shared":
+                old = (batch.row >= 0).nonzero().flatten()
+                if not len(old):
+                    continue
+                seen, rows = out.where(old), batch.where(old)
+            else:
+                how = self.train.augment if group[0].view == "ignore" else None
+                rows = self.feed.explained(group[0].rows, where, how)
+                seen = self._forward(group, rows)
+            columns = self.feed.columns(rows.row)
             for term in group:
-                yield term, out, batch, columns
+                value = term(self.net, seen, rows, columns)
+                self._note(term.name, value)
+                yield term.weight * value
 
-    def batches(
-        self, images: Images, stage: Stage, task: Task, epoch: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Places of new images and rows of memory, batch by batch."""
-        train = replace(self.train, **stage.train)
-        new, old = len(images), len(self.memory) if stage.pool.mix != "none" else 0
-        where = (task.index, stage.name, epoch)
-        if stage.pool.mix == "concat":
-            order = torch.randperm(new + old, generator=generator(self.seed, "batches", *where))
-            for part in _split(order, train.batch):
-                yield part[part < new], part[part >= new] - new
-            return
-        order = torch.randperm(new, generator=generator(self.seed, "batches", *where))
-        none = torch.zeros(0, dtype=torch.int64)
-        for step, part in enumerate(_split(order, train.batch)):
-            draw = generator(self.seed, "replay", *where, step)
-            yield part, self.memory.draw(train.replay or train.batch, draw) if old else none
+    def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
+        """A forward for terms alone."""
+        with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
+            return self.net(batch.x, taps=_taps(terms))
 
-    def batch(
-        self,
-        images: Images,
-        index: Tensor,
-        rows: Tensor,
-        train: Train,
-        where: tuple[int | str, ...],
-    ) -> Batch:
-        """New images and remembered ones, augmented and normalised, on the device."""
-        x, y = images.pixels(index), images.y[index]
-        row = torch.full_like(y, -1)
-        if len(rows):
-            x = torch.cat([x, self.memory.tensor("x")[rows]])
-            y = torch.cat([y, self.memory.tensor("y")[rows]])
-            row = torch.cat([row, rows])
-        assert train.augment is not None
-        x, geometry = augment(
-            x.to(self.device), train.augment, generator(self.seed, "augment", *where)
-        )
-        batch = Batch(self.normalise(x), y, self.task_of[y], row, geometry)
-        return Batch(*(v.to(self.device) for v in batch[:4]), geometry)
+    def rehearse(self, term: Term, update: Update, epoch: int, where: Where) -> None:
+        """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
+        order = self.memory.draw(len(self.memory), generator(self.seed, "explain", *where))
+        how = self.train.augment if term.view == "ignore" else None
+        for step, rows in enumerate(torch.split(order, term.rows)):
+            batch = self.feed.remembered(rows, (*where, step), how)
+            value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
+            self._note(term.name, value)
+            update(epoch, term.weight * value)
 
-    def normalise(self, x: Tensor) -> Tensor:
-        return (x.to(self.device).float() - self.mean) / self.std
+    def remember(self, task: Task) -> None:
+        """Make room, choose images of the new classes, and store what the terms need of them."""
+        memory = self.memory
+        memory.shrink(task.seen)
+        quota = memory.quota(task.seen, first=task.index == 0)
+        index = choose(task.train.y, quota, generator(self.seed, "memory", task.index))
+        again = [term for term in self.learner.terms if term.refreshes]
+        if len(memory) and again:
+            x, y = memory.tensor("x"), memory.tensor("y")
+            memory.replace(self._remembered(again, x, y))
+        x, y = task.train.pixels(index), task.train.y[index]
+        columns: dict[str, Column] = {"x": x, "y": y, "task": self.feed.task_of[y], "index": index}
+        memory.add(columns | self._remembered(self.learner.terms, x, y))
 
-    def _canonical(self, x: Tensor, y: Tensor, rows: Tensor) -> Batch:
-        """Images as they are."""
-        y = y.to(self.device)
-        return Batch(self.normalise(x), y, self.task_of.to(y.device)[y], rows.to(y.device))
-
-    def _pool(self, task: Task, stage: Stage) -> Images:
-        if not stage.pool.past:
-            return task.train
-        first, *rest = (t.train for t in self.stream[: task.index + 1])
-        return first.join(*rest)
+    @torch.no_grad()
+    def _remembered(self, terms: Sequence[Term], x: Tensor, y: Tensor) -> dict[str, Column]:
+        """The terms' columns for these images, from one forward."""
+        if not terms:
+            return {}
+        parts: list[dict[str, Column]] = []
+        graph = any(term.needs_graph(self.net) for term in terms)
+        self.net.eval()
+        for chunk in torch.split(torch.arange(len(y)), CHUNK):
+            batch = self.feed.canonical(x[chunk], y[chunk], torch.full_like(chunk, -1))
+            with torch.set_grad_enabled(graph):
+                out = self.net(batch.x, taps=_taps(terms))
+                stored: dict[str, Column] = {}
+                for term in terms:
+                    stored |= term.remember(self.net, batch, out)
+            parts.append({name: move(c, torch.device("cpu")) for name, c in stored.items()})
+        self.net.train()
+        return {name: join([part[name] for part in parts]) for name in parts[0]}
 
     def _steps_of(self, task: Task) -> int:
         """Steps of a task, for the time that is left."""
         total = 0
         for stage in self.learner.stages(task):
             train = replace(self.train, **stage.train)
-            images = len(self._pool(task, stage))
+            images = len(self.feed.pool(task, stage))
             if stage.pool.mix == "concat" and task.index:
                 images += self.memory.size
             total += train.epochs * max(1, math.ceil(images / train.batch))
         return total
 
-    # --- after training ----------------------------------------------------------------------
-
-    @torch.no_grad()
-    def remember(self, task: Task) -> None:
-        """Make room, choose images of the new classes, and store what the terms need of them."""
-        memory, terms = self.memory, self.learner.terms
-        memory.shrink(task.seen)
-        quota = memory.quota(task.seen, first=task.index == 0)
-        index = choose(task.train.y, quota, generator(self.seed, "memory", task.index))
-        columns: list[dict[str, Column]] = []
-        taps = [tap for term in terms for tap in term.taps]
-        self.net.eval()
-        for part in torch.split(index, CHUNK):
-            x, y = task.train.pixels(part), task.train.y[part]
-            chunk: dict[str, Column] = {"x": x, "y": y, "task": self.task_of[y], "index": part}
-            if terms:
-                batch = self._canonical(x, y, torch.full_like(y, -1))
-                with torch.set_grad_enabled(any(term.needs_graph(self.net) for term in terms)):
-                    out = self.net(batch.x, taps=taps)
-                    for term in terms:
-                        chunk |= _to_cpu(term.remember(self.net, batch, out))
-            columns.append(chunk)
-        self.net.train()
-        for chunk in columns:
-            memory.add(chunk)
-
-    @torch.no_grad()
-    def evaluate(self, task: Task) -> dict[str, Any]:
-        """Accuracy on each task so far, over all classes seen and within the task, in one pass."""
-        first, *rest = (t.test for t in self.stream[: task.index + 1])
-        images = first.join(*rest)
-        hits = {name: torch.zeros(task.index + 1) for name in ("class", "task")}
-        sizes = torch.bincount(self.task_of[images.y])
-        owner = self.task_of[: task.seen].to(self.device)  # (C,)
-        self.net.eval()
-        for index in torch.split(torch.arange(len(images)), CHUNK):
-            x, y = self.normalise(images.pixels(index)), images.y[index].to(self.device)
-            scores = self.learner.predict(self.net, x, self.net(x), self.memory)  # (B,C)
-            own = owner[y]
-            within = scores.masked_fill(owner[None] != own[:, None], -math.inf)
-            for name, s in (("class", scores), ("task", within)):
-                right = (s.argmax(1) == y).float().cpu()
-                hits[name].scatter_add_(0, own.cpu(), right)
-        self.net.train()
-        return {
-            "accuracy": {name: (h / sizes).tolist() for name, h in hits.items()},
-            "test_images": sizes.tolist(),
-        }
-
-    # --- bookkeeping -------------------------------------------------------------------------
-
     def _note(self, name: str, value: Tensor) -> None:
         """Add up on the device; a number is only looked at now and then."""
-        value = value.detach()
-        self.sums[name] = self.sums[name] + value if name in self.sums else value
+        sums, value = self.sums, value.detach()
+        sums[name] = sums[name] + value if name in sums else value
+        self.counts[name] = self.counts.get(name, 0) + 1
 
     def _means(self) -> dict[str, float]:
-        means = {name: float(value) / self.steps for name, value in self.sums.items()}
+        means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
         for name, value in means.items():
             if not math.isfinite(value):
                 raise UserError(
@@ -420,62 +362,9 @@ class Loop:
         model = sum(p.nbytes for p in self.net.parameters())
         return {"images": images, "maps": maps, "model": model}
 
-    def _to_device(self, columns: dict[str, Column]) -> dict[str, Column]:
-        if self.device.type == "cpu":
-            return columns
-        return {name: _move(c, self.device) for name, c in columns.items()}
 
-
-def _to_cpu(columns: dict[str, Column]) -> dict[str, Column]:
-    return {name: _move(c, torch.device("cpu")) for name, c in columns.items()}
-
-
-def _move(column: Column, device: torch.device) -> Column:
-    if isinstance(column, Ragged):
-        return Ragged(column.values.to(device), column.lengths.to(device))
-    return column.to(device)
-
-
-def _split(order: Tensor, size: int) -> list[Tensor]:
-    """Batches; one image left over joins the last, for BatchNorm needs two."""
-    parts = list(torch.split(order, size))
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    return parts
-
-
-def trainable(net: Net, which: str) -> list[nn.Parameter]:
-    """The parameters of a stage."""
-    choices = {"all": net, "head": net.head}
-    if which not in choices:
-        raise unknown("stage.params", which, choices)
-    return list(choices[which].parameters())
-
-
-def make_optimiser(parameters: list[nn.Parameter], train: Train) -> torch.optim.Optimizer:
-    """A fresh optimiser: its state belongs to one stage of one task."""
-    decay = train.weight_decay
-    if train.optimiser == "sgd":
-        return torch.optim.SGD(
-            parameters, train.lr, train.momentum, weight_decay=decay, foreach=True
-        )
-    kind = torch.optim.RAdam if train.optimiser == "radam" else torch.optim.AdamW
-    return kind(parameters, train.lr, weight_decay=decay, foreach=True)
-
-
-def set_lr(optimiser: torch.optim.Optimizer, train: Train, epoch: int) -> None:
-    passed = sum(epoch >= milestone for milestone in train.milestones)
-    for group in optimiser.param_groups:
-        group["lr"] = train.lr * train.gamma**passed
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise unknown("train.device", name, ("auto", "cpu", "cuda", "mps")) from None
+def _taps(terms: Sequence[Term]) -> list[str]:
+    return [tap for term in terms for tap in term.taps]
 
 
 def _line(record: dict[str, Any], tasks: int) -> str:
@@ -485,7 +374,7 @@ def _line(record: dict[str, Any], tasks: int) -> str:
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}
     return (
-        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %  {losses}  "
-        f"memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
+        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %  "
+        f"{losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
         f"  {record['seconds']:.1f} s"
     )

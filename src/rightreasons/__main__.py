@@ -1,0 +1,5 @@
+"""``python -m rightreasons`` is ``rrr``."""
+
+from rightreasons.cli import main
+
+main()

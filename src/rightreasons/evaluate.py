@@ -1,0 +1,110 @@
+"""Evaluation: accuracy, pointing game and drift on all classes seen, in one pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rightreasons.explainers import closed_form, gradcam
+from rightreasons.feed import Feed
+from rightreasons.learners.base import Learner
+from rightreasons.nets.net import Net
+from rightreasons.pointing import drift, outcomes, point
+from rightreasons.types import Images, Task
+
+CHUNK = 256
+TARGET = "last_block"
+PROBES = 64  # test images a task whose maps are followed over all tasks
+
+
+def evaluate(
+    learner: Learner, net: Net, feed: Feed, task: Task, probes: dict[str, Tensor]
+) -> dict[str, Any]:
+    """The record of a task: each number over all tasks so far.
+
+    ``class`` predicts over all classes seen, ``task`` within the image's own task. The pointing
+    game explains the class that was predicted, drift the class that is true. ``probes`` keeps the
+    maps of probe images, ``K`` right after task K and ``now``.
+    """
+    first, *rest = (t.test for t in feed.stream[: task.index + 1])
+    images = first.join(*rest)
+    of = feed.task_of[images.y]  # (N,)
+    tasks = task.index + 1
+    probe = probe_places(of, tasks)
+    seen: dict[str, list[Tensor]] = {}
+    was_training = net.training
+    net.eval()
+    for index in torch.split(torch.arange(len(images)), CHUNK):
+        for name, value in _look(learner, net, feed, images, index).items():
+            seen.setdefault(name, []).append(value)
+    net.train(was_training)
+    found = {name: torch.cat(parts) for name, parts in seen.items()}
+    sizes = torch.bincount(of)
+    record: dict[str, Any] = {
+        "accuracy": {
+            how: (torch.bincount(of, found[f"{how}.correct"].double()) / sizes).tolist()
+            for how in ("class", "task")
+        },
+        "test_images": sizes.tolist(),
+    }
+    if "masked" in found:
+        record["pointing"] = _pointing(found, of, tasks)
+    record["drift"] = _drift(found["map"][probe], of[probe], tasks, probes)
+    probes["now"] = found["map"][probe]
+    probes["correct"] = found["class.correct"][probe]
+    return record
+
+
+def _look(
+    learner: Learner, net: Net, feed: Feed, images: Images, index: Tensor
+) -> dict[str, Tensor]:
+    """One chunk: what was predicted, and what the maps of the predicted and true classes show."""
+    x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
+    with torch.set_grad_enabled(not closed_form(net, TARGET)):
+        out = net(x, taps=(TARGET,))
+        scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
+        owner = feed.task_of[: scores.shape[1]].to(feed.device)
+        within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
+        answers = {"class": scores.argmax(1), "task": within.argmax(1)}
+        found = {f"{how}.correct": answer == y for how, answer in answers.items()}
+        found["map"] = gradcam(net, out, y, target=TARGET).detach()
+        if images.masks is not None:
+            masks = images.masks[images.positions(index)].to(feed.device)
+            found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
+            for how, answer in answers.items():
+                pointed = point(gradcam(net, out, answer, target=TARGET).detach(), masks)
+                found[f"{how}.hit"], found[f"{how}.share"] = pointed
+    return {name: value.cpu() for name, value in found.items()}
+
+
+def _pointing(found: dict[str, Tensor], of: Tensor, tasks: int) -> dict[str, Any]:
+    masked = found["masked"]
+    sizes = torch.bincount(of[masked], minlength=tasks)
+    record: dict[str, Any] = {"images": sizes.tolist()}
+    for how in ("class", "task"):
+        hit, correct = found[f"{how}.hit"][masked], found[f"{how}.correct"][masked]
+        counts = outcomes(hit, correct, of[masked], tasks)
+        record[how] = {name: c.astype(int).tolist() for name, c in counts._asdict().items()}
+        shares = torch.bincount(of[masked], found[f"{how}.share"][masked].double(), tasks)
+        record[how]["share"] = (shares / sizes).tolist()
+    return record
+
+
+def _drift(maps: Tensor, of: Tensor, tasks: int, probes: dict[str, Tensor]) -> dict[str, Any]:
+    """How the probes of each task have moved since their own task was learned."""
+    probes[str(tasks - 1)] = maps[of == tasks - 1]
+    moved = [drift(probes[str(i)], maps[of == i]) for i in range(tasks)]
+    return {name: [getattr(d, name) for d in moved] for name in moved[0]._fields}
+
+
+def probe_places(of: Tensor, tasks: int) -> Tensor:
+    """Places of the probes: evenly spaced over each task's test images, class by class."""
+    places = []
+    for i in range(tasks):
+        own = (of == i).nonzero().flatten()
+        count = min(PROBES, len(own))
+        places.append(own[torch.arange(count) * len(own) // count])
+    return torch.cat(places)

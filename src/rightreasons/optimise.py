@@ -1,0 +1,99 @@
+"""How to train: the fields that all learners share, optimisers and learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rightreasons.augment import Augment
+from rightreasons.errors import UserError, unknown
+from rightreasons.nets.net import Net
+
+OPTIMISERS = ("radam", "sgd", "adamw")
+Update = Callable[[int, Tensor], None]  # of an epoch and a loss
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to train: what is the same for every learner."""
+
+    epochs: int = 5
+    batch: int = 32
+    replay: int | None = None
+    """memory rows beside each batch of new images (paired replay); as many as `batch` by default"""
+    optimiser: str = "radam"
+    lr: float = 2e-3
+    milestones: tuple[int, ...] = ()
+    """epochs after which the learning rate is multiplied by `gamma`"""
+    gamma: float = 0.2
+    momentum: float = 0.9
+    """of sgd"""
+    weight_decay: float = 0.0
+    clip: float | None = None
+    """largest norm of the gradient"""
+    augment: Augment | None = None
+    """by default a crop of 4 pixels, and a flip if the data allows it"""
+    device: str = "auto"
+    threads: int | None = None
+    """CPU threads; results are equal bit by bit at an equal number"""
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in OPTIMISERS:
+            raise unknown("train.optimiser", self.optimiser, OPTIMISERS)
+        for name in ("epochs", "batch", "replay", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"train.{name} is {value}, expected at least 1")
+        if not self.lr > 0 or not math.isfinite(self.lr):
+            raise UserError(f"train.lr is {self.lr}, expected a number above 0")
+
+
+def trainable(net: Net, which: str) -> list[nn.Parameter]:
+    """The parameters of a stage."""
+    choices = {"all": net, "head": net.head}
+    if which not in choices:
+        raise unknown("stage.params", which, choices)
+    return list(choices[which].parameters())
+
+
+def updater(parameters: list[nn.Parameter], train: Train, lr: float | None = None) -> Update:
+    """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
+
+    ``lr`` replaces the run's learning rate and schedule by a constant one.
+    """
+    optimiser = make_optimiser(parameters, train, lr or train.lr)
+
+    def update(epoch: int, loss: Tensor) -> None:
+        passed = 0 if lr else sum(epoch >= milestone for milestone in train.milestones)
+        for group in optimiser.param_groups:
+            group["lr"] = (lr or train.lr) * train.gamma**passed
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if train.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, train.clip)
+        optimiser.step()
+
+    return update
+
+
+def make_optimiser(
+    parameters: list[nn.Parameter], train: Train, lr: float
+) -> torch.optim.Optimizer:
+    decay = train.weight_decay
+    if train.optimiser == "sgd":
+        return torch.optim.SGD(parameters, lr, train.momentum, weight_decay=decay, foreach=True)
+    kind = torch.optim.RAdam if train.optimiser == "radam" else torch.optim.AdamW
+    return kind(parameters, lr, weight_decay=decay, foreach=True)
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise unknown("train.device", name, ("auto", "cpu", "cuda", "mps")) from None

@@ -1,0 +1,44 @@
+"""What there is by name: learners, terms, data sources. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from rightreasons.errors import UserError, unknown
+
+LEARNERS = {
+    "finetune": "rightreasons.learners.finetune:Finetune",
+    "er": "rightreasons.learners.er:ER",
+    "joint": "rightreasons.learners.joint:Joint",
+}
+TERMS = {
+    "rrr": "rightreasons.terms:RRR",
+    "evidence": "rightreasons.terms:Evidence",
+    "logits": "rightreasons.terms:Logits",
+}
+SOURCES = {
+    "glyphs": "rightreasons.data.glyphs:Glyphs",
+}
+
+
+def find(kind: str, known: Mapping[str, str], name: str) -> Any:
+    """The class behind a name."""
+    if name not in known:
+        raise unknown(kind, name, known)
+    module, attribute = known[name].split(":")
+    return getattr(import_module(module), attribute)
+
+
+def split_method(method: str) -> tuple[str, list[str]]:
+    """``er+rrr`` -> ``er`` and ``[rrr]``, both known."""
+    learner, *terms = method.split("+")
+    if learner not in LEARNERS:
+        raise unknown("method", learner, LEARNERS)
+    for term in terms:
+        if term not in TERMS:
+            raise unknown("term", term, TERMS)
+    if len(set(terms)) < len(terms):
+        raise UserError(f"method {method!r} names a term twice; name each once")
+    return learner, terms

@@ -1,0 +1,239 @@
+"""Many runs: one after the other, or matched runs side by side, two at a time.
+
+Matched runs of one learner share their beginning: the first task, which no term touches yet, is
+trained once and every run goes on from there. The results equal those of separate runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from rightreasons.config import build, resolve
+from rightreasons.errors import UserError
+from rightreasons.registry import TERMS, split_method
+from rightreasons.tables import compared, single
+
+WORKERS = 2
+
+
+def folder_of(config: dict[str, Any], out: Path | None = None) -> Path:
+    """``runs/BENCHMARK/METHOD/SEED``, or below another folder."""
+    base = out or Path("runs") / str(config["benchmark"])
+    return base / str(config["method"]) / str(config["seed"])
+
+
+def run_seeds(
+    benchmark: str, method: str, overrides: Sequence[str], out: Path | None, seeds: int
+) -> None:
+    """One run, or several seeds one after the other."""
+    first = resolve(benchmark, method, overrides)
+    if seeds < 1:
+        raise UserError(f"--seeds is {seeds}, expected at least 1")
+    for seed in range(first["seed"], first["seed"] + seeds):
+        config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
+        folder = out if out and seeds == 1 else folder_of(config, out)
+        if (folder / "result.json").exists():
+            print(f"{folder} is finished already")
+        execute(config, folder, show=True)
+        Console(highlight=False).print(single(folder))
+
+
+def execute(
+    config: dict[str, Any], folder: Path, show: bool = False, prefix: Path | None = None
+) -> None:
+    """Train what a config describes into a folder; ``prefix`` holds or gets the first task."""
+    from rightreasons.runs import Run
+    from rightreasons.train import fit
+
+    parts = build(config)
+    net, stream = parts.load()
+    fit(
+        parts.learner,
+        net,
+        stream,
+        train=parts.train,
+        run=Run(folder, config),
+        seed=parts.seed,
+        progress=show,
+        prefix=prefix,
+    )
+
+
+def compare(
+    benchmark: str,
+    methods: Sequence[str],
+    overrides: Sequence[str] = (),
+    seeds: int = 3,
+    out: Path | None = None,
+    share: bool = True,
+) -> None:
+    """Matched runs of several methods, then the table of their differences."""
+    if seeds < 1:
+        raise UserError(f"--seeds is {seeds}, expected at least 1")
+    if len(set(methods)) < len(methods):
+        raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    jobs = []
+    for seed in range(seeds):
+        for method in methods:
+            config = resolve(benchmark, method, _for(method, overrides), seed)
+            config["train"]["threads"] = 1
+            folder = folder_of(config, out)
+            jobs.append(Job(config, folder, _prefix(config, folder) if share else None))
+    begun = time.monotonic()
+    run_all(jobs)
+    console = Console(highlight=False)
+    console.print(compared([job.folder for job in jobs]))
+    console.print(
+        f"{len(jobs)} runs in {time.monotonic() - begun:.0f} s; configs, records and checkpoints: "
+        f"{jobs[0].folder.parent.parent}"
+    )
+
+
+def _for(method: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides that speak of this method: those of a term that it lacks are for others."""
+    learner, terms = split_method(method)
+    absent = set(TERMS) - set(terms)
+    return [word for word in overrides if word.split(".")[0] not in absent]
+
+
+def _prefix(config: dict[str, Any], folder: Path) -> Path:
+    """Where the shared first task of this learner and seed is kept."""
+    _, terms = split_method(config["method"])
+    shared = {k: v for k, v in config.items() if k not in (*terms, "method")}
+    text = json.dumps(shared, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return folder.parent.parent / "prefix" / f"{digest}.pt"
+
+
+@dataclass
+class Job:
+    config: dict[str, Any]
+    folder: Path
+    prefix: Path | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.config['method']} seed {self.config['seed']}"
+
+
+def run_all(jobs: Sequence[Job]) -> None:
+    """All jobs, two at a time with one thread each; those of one prefix wait for it."""
+    environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)  # read when a worker imports torch
+    pool = ProcessPoolExecutor(min(WORKERS, len(jobs)), mp_context=get_context("spawn"))
+    try:
+        _drive(pool, list(jobs))
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process died (out of memory?); the same command goes on from the last "
+            "finished tasks"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _drive(pool: ProcessPoolExecutor, waiting: list[Job]) -> None:
+    running: dict[Future[None], Job] = {}
+    with Board([job for job in waiting]) as board:
+        while waiting or running:
+            busy = {job.prefix for job in running.values() if job.prefix}
+            for job in list(waiting):
+                if len(running) >= WORKERS:
+                    break
+                if job.prefix in busy and job.prefix and not job.prefix.exists():
+                    continue  # its first task is being trained by another run
+                future = pool.submit(execute, job.config, job.folder, False, job.prefix)
+                running[future] = job
+                busy |= {job.prefix} if job.prefix else set()
+                waiting.remove(job)
+            time.sleep(0.2)
+            board.look()
+            for future in [f for f in running if f.done()]:
+                running.pop(future)
+                future.result()
+        board.look()
+
+
+class Board:
+    """What runs and how far it is, read from the run folders."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.tasks = {job.label: 0 for job in jobs}
+        self.console = Console(stderr=True, highlight=False)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.total = sum(_tasks(job.config) for job in jobs)
+        self.id = self.bar.add_task("", total=self.total)
+
+    def __enter__(self) -> Board:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def look(self) -> None:
+        for job in self.jobs:
+            done = _records(job.folder)
+            if len(done) > self.tasks[job.label]:
+                self.tasks[job.label] = len(done)
+                finished = sum(self.tasks.values())
+                self.console.print(
+                    f"[{finished}/{self.total}] {job.label}  task {len(done)}/"
+                    f"{_tasks(job.config)}  accuracy on all classes seen "
+                    f"{100 * _seen(done[-1]):.1f} %",
+                    markup=False,
+                )
+                self.bar.update(self.id, completed=finished, description=job.label)
+
+
+def _tasks(config: dict[str, Any]) -> int:
+    tasks = config["stream"]["tasks"]
+    return tasks if isinstance(tasks, int) else len(tasks)
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "records.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def _seen(record: dict[str, Any]) -> float:
+    sizes = record["test_images"]
+    right = zip(record["accuracy"]["class"], sizes, strict=True)
+    return float(sum(a * n for a, n in right) / sum(sizes))

@@ -1,0 +1,200 @@
+"""Tables of finished runs: every seed, mean and deviation, matched differences and their intervals.
+
+A table is a list of rows of text; it is printed by rich and written as Markdown from the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from rightreasons.registry import split_method
+from rightreasons.runfiles import read_yaml
+from rightreasons.stats import t_interval
+
+MEASURES = {  # key in result.json: column, in percent
+    "accuracy": "accuracy",
+    "average": "average accuracy",
+    "forgetting": "forgetting",
+    "task_aware_accuracy": "task-aware",
+    "PG-ACC": "PG-ACC",
+    "PG-BWT": "PG-BWT",
+    "share": "share on object",
+}
+PAIRED = ("accuracy", "average", "forgetting", "PG-ACC", "share")
+
+
+@dataclass
+class Table:
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+    def rich(self) -> RichTable:
+        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        for i, name in enumerate(self.head):
+            table.add_column(name, justify="right" if i else "left", no_wrap=not i)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        lines = [f"**{self.title}**", "", "| " + " | ".join(self.head) + " |"]
+        lines.append("|" + "|".join("---" if not i else "--:" for i in range(len(self.head))) + "|")
+        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows), ""])
+
+
+@dataclass
+class Finished:
+    """One finished run."""
+
+    method: str
+    seed: int
+    config: dict[str, Any]
+    result: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Finished:
+        config = read_yaml(folder / "config.yaml")
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+        return cls(config["method"], config["seed"], config, result)
+
+
+def single(folder: Path) -> RenderableType:
+    """The numbers of one run."""
+    run = Finished.read(folder)
+    rows = [[name, _percent(run.result.get(key))] for key, name in MEASURES.items()]
+    rows = [row for row in rows if row[1]]
+    rows += [["images", _bytes(run.result["bytes"]["images"])]]
+    rows += [["maps", _bytes(run.result["bytes"]["maps"])]]
+    rows += [["seconds a step", f"{run.result['seconds_a_step']:.3f}"]]
+    table = Table(f"{run.method} seed {run.seed}: {folder}", ["measure", "value"], rows)
+    return table.rich()
+
+
+def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
+    """All tables of matched runs, and a sentence for each difference in accuracy."""
+    runs = [Finished.read(folder) for folder in folders]
+    groups: dict[str, list[Finished]] = {}
+    for run in runs:
+        groups.setdefault(run.method, []).append(run)
+    for group in groups.values():
+        group.sort(key=lambda run: run.seed)
+    made = [_means(groups), _seeds(groups), _costs(groups)]
+    pairs, sentences = _pairs(groups)
+    if pairs.rows:
+        made.insert(1, pairs)
+    return made, sentences
+
+
+def compared(folders: Sequence[Path]) -> RenderableType:
+    made, sentences = tables(folders)
+    return Group(*(t.rich() for t in made), *(Text(sentence) for sentence in sentences))
+
+
+def markdown(folders: Sequence[Path]) -> str:
+    made, sentences = tables(folders)
+    return "\n".join([*(t.markdown() for t in made), *(f"- {s}" for s in sentences), ""])
+
+
+def _known(groups: dict[str, list[Finished]], keys: Sequence[str]) -> list[str]:
+    """Measures that every run has."""
+    every = [run.result for group in groups.values() for run in group]
+    return [key for key in keys if all(result.get(key) is not None for result in every)]
+
+
+def _means(groups: dict[str, list[Finished]]) -> Table:
+    keys = _known(groups, list(MEASURES))
+    first = next(iter(groups.values()))
+    rows = [
+        [method, *(_spread([run.result[key] for run in group]) for key in keys)]
+        for method, group in groups.items()
+    ]
+    title = f"{first[0].config.get('benchmark', '')}, {len(first)} seeds, %, mean ± std"
+    return Table(title, ["method", *(MEASURES[key] for key in keys)], rows)
+
+
+def _seeds(groups: dict[str, list[Finished]]) -> Table:
+    seeds = sorted({run.seed for group in groups.values() for run in group})
+    rows = []
+    for method, group in groups.items():
+        at = {run.seed: _percent(run.result["accuracy"]) for run in group}
+        rows.append([method, *(at.get(seed, "") for seed in seeds)])
+    return Table("accuracy of every seed, %", ["method", *(f"seed {s}" for s in seeds)], rows)
+
+
+def _pairs(groups: dict[str, list[Finished]]) -> tuple[Table, list[str]]:
+    keys = _known(groups, PAIRED)
+    rows, sentences = [], []
+    for method, group in groups.items():
+        base = split_method(method)[0]
+        if base == method or base not in groups:
+            continue
+        partner = {run.seed: run.result for run in groups[base]}
+        both = [run for run in group if run.seed in partner]
+        row = [f"{method} - {base}"]
+        for key in keys:
+            differences = [100 * (run.result[key] - partner[run.seed][key]) for run in both]
+            row.append(_interval(differences))
+            if key == "accuracy":
+                sentences.append(_sentence(method, base, differences))
+        rows.append(row)
+    head = ["matched difference", *(MEASURES[key] for key in keys)]
+    return Table("points, mean and 95 % t interval over seeds", head, rows), sentences
+
+
+def _sentence(method: str, base: str, differences: list[float]) -> str:
+    n = len(differences)
+    if n < 2:
+        return f"{method} against {base}: one seed says nothing about a difference."
+    low, high = t_interval(differences)
+    says = (
+        f"{method} against {base}: accuracy {mean(differences):+.1f} points over {n} matched seeds"
+    )
+    if low <= 0 <= high:
+        return f"{says}; the interval {low:+.1f} to {high:+.1f} includes zero, so nothing is shown."
+    word = "gain" if low > 0 else "loss"
+    few = "" if n >= 5 else f", though {n} seeds are few"
+    return f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero: a {word}{few}."
+
+
+def _costs(groups: dict[str, list[Finished]]) -> Table:
+    rows = []
+    for method, group in groups.items():
+        size = group[0].result["bytes"]
+        step = mean(run.result["seconds_a_step"] for run in group)
+        total = mean(run.result["seconds"] for run in group)
+        cells = [_bytes(size["images"]), _bytes(size["maps"]), _bytes(size["model"])]
+        rows.append([method, *cells, f"{1000 * step:.1f}", f"{total:.0f}"])
+    head = ["method", "images", "maps", "model", "ms a step", "s a run"]
+    return Table("memory and time", head, rows)
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _spread(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f}"
+    return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
+
+
+def _interval(differences: list[float]) -> str:
+    low, high = t_interval(differences)
+    if math.isnan(low):
+        return f"{differences[0]:+.1f}"
+    return f"{mean(differences):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1024:.0f} kB" if size < 10 * 1024**2 else f"{size / 1024**2:.0f} MB"

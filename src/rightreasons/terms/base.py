@@ -1,0 +1,122 @@
+"""Term: an extra loss that any learner can carry, with its own columns of memory.
+
+A term never samples and never runs the net: the loop draws rows of memory, forwards them with the
+taps that the term names, and hands over what came out beside the rows' columns.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rightreasons.augment import follow
+from rightreasons.errors import UserError, unknown
+from rightreasons.memory import Column
+from rightreasons.nets.net import Net
+from rightreasons.types import Batch, Out
+
+DTYPES = ("float16", "float32", "uint8")
+
+
+VIEWS = ("canonical", "shared", "ignore")
+BN = ("auto", "frozen", "train")
+
+
+@dataclass
+class Term:
+    """Base of all terms; ``weight`` multiplies what a call returns."""
+
+    weight: float = 1.0
+    view: str = "canonical"
+    """canonical: images as they are, in a forward of their own; shared: the learner's forward of
+    replayed images, stored maps following crop and flip; ignore: augmented images, maps that do not
+    follow (the authors' mismatch, for ablation)"""
+    rows: int = 32
+    """memory rows a step, in a forward of their own"""
+    bn: str = "auto"
+    """BatchNorm by running statistics (frozen) or by the batch (train); auto: frozen in a forward
+    of its own, train in the shared one"""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_choice(self, "view", VIEWS)
+        check_choice(self, "bn", BN)
+        if self.rows < 1:
+            raise UserError(f"{self.name}.rows is {self.rows}, expected at least 1")
+        if not self.weight >= 0:
+            raise UserError(f"{self.name}.weight is {self.weight}, expected 0 or more")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Activations that the forward must return."""
+        return ()
+
+    @property
+    def frozen(self) -> bool:
+        """Does the forward use running statistics?"""
+        return self.bn == "frozen" or (self.bn == "auto" and self.view != "shared")
+
+    @property
+    def apart(self) -> float | None:
+        """The learning rate of steps of its own, if it does not join the learner's."""
+        return None
+
+    @property
+    def refreshes(self) -> bool:
+        """Are old rows remembered anew after each task?"""
+        return False
+
+    def check(self, net: Net) -> None:
+        """Refuse a net that the term cannot explain."""
+        for tap in self.taps:
+            net.check_tap(tap)
+
+    def needs_graph(self, net: Net) -> bool:
+        """Must the forward for `remember` build a graph?"""
+        return False
+
+    @abstractmethod
+    def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
+        """Columns for newly stored rows."""
+
+    @abstractmethod
+    def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
+        """The loss of these rows, before the weight."""
+
+    def follow(self, stored: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Stored maps (B,...,u,v) in the place where the batch's images are, and (B,u,v) cells that
+        the image covers."""
+        if self.view == "shared" and batch.geometry is not None:
+            return follow(stored, batch.geometry)
+        return stored, torch.ones_like(stored[:, 0] if stored.ndim == 4 else stored).bool()
+
+
+def check_choice(owner: Any, name: str, choices: tuple[str, ...]) -> None:
+    if getattr(owner, name) not in choices:
+        raise unknown(f"{owner.name}.{name}", getattr(owner, name), choices)
+
+
+def encode(maps: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    """Values and one scale a row: the largest magnitude, so that no dtype over- or underflows."""
+    maps = maps.detach()
+    scale = maps.flatten(1).abs().amax(1)  # (B,)
+    unit = maps / scale.clamp_min(torch.finfo(torch.float32).tiny).view(-1, *[1] * (maps.ndim - 1))
+    if dtype == "float32":
+        return maps.float(), torch.ones_like(scale)
+    if dtype == "float16":
+        return unit.half(), scale
+    return (unit * 127 + 128).round().to(torch.uint8), scale
+
+
+def decode(values: Tensor, scale: Tensor, like: Tensor) -> Tensor:
+    """Maps from values and scales; an all-zero map is zero again."""
+    unit = values.to(like)
+    if values.dtype == torch.uint8:
+        unit = (unit - 128) / 127
+    return unit * scale.to(like).view(-1, *[1] * (values.ndim - 1))

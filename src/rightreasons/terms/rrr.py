@@ -1,0 +1,199 @@
+"""RRR: remember for the right reasons (Ebrahimi et al., ICLR 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rightreasons.errors import UserError, unknown
+from rightreasons.explainers import EXPLAINERS, closed_form
+from rightreasons.memory import Column
+from rightreasons.nets.net import Net
+from rightreasons.terms.base import DTYPES, Term, check_choice, decode, encode
+from rightreasons.types import Batch, Out
+
+FROM_PROFILE: Any = type("FromProfile", (), {"__repr__": lambda self: "from the profile"})()
+
+PROFILES: dict[str, dict[str, Any]] = {
+    # what eq. 2 and algorithm 1 say; class, statistics and view, which they leave open, are ours
+    "paper": {
+        "weight": 1.0,
+        "view": "canonical",
+        "rows": 32,
+        "bn": "auto",
+        "target": "paper",
+        "score": "label",
+        "distance": "l1",
+        "normalize": "none",
+        "signed": False,
+        "reduction": "pixel_sum",
+        "schedule": "joint",
+        "detach_weights": False,
+    },
+    # what the authors' code meant to do: a pass over the memory before each epoch
+    "released": {
+        "weight": 100.0,
+        "view": "ignore",
+        "rows": 10,
+        "bn": "train",
+        "target": "paper",
+        "score": "current_prediction",
+        "distance": "l1",
+        "normalize": "none",
+        "signed": False,
+        "reduction": "pixel_mean",
+        "schedule": "alternate",
+        "detach_weights": True,
+    },
+    # the best setting of eq. 2 that we measured (docs/results/glyphs.md)
+    "recommended": {
+        "weight": 1.0,
+        "view": "canonical",
+        "rows": 32,
+        "bn": "auto",
+        "target": "last_block",
+        "score": "label",
+        "distance": "l1",
+        "normalize": "none",
+        "signed": True,
+        "reduction": "pixel_sum",
+        "schedule": "joint",
+        "detach_weights": False,
+    },
+}
+
+
+@dataclass
+class RRR(Term):
+    """Remember for the right reasons (Ebrahimi et al., ICLR 2021), eq. 2.
+
+    ``L = E over ((x,y),s) of memory  || XAI(f(x)) - s ||_1`` with the map ``s`` that explained the
+    image when its task had just been learned. Fields that the paper leaves open default to the
+    chosen ``profile``.
+    """
+
+    weight: float = FROM_PROFILE
+    view: str = FROM_PROFILE
+    rows: int = FROM_PROFILE
+    bn: str = FROM_PROFILE
+    profile: str = "paper"
+    """paper, released (what the authors' code meant) or recommended (our best of eq. 2)"""
+    explain: str = "gradcam"
+    target: str = FROM_PROFILE
+    """paper, last_block, or the name of a layer"""
+    score: str = FROM_PROFILE
+    """which class is explained: label, stored_prediction or current_prediction"""
+    distance: str = FROM_PROFILE
+    """l1 or l2 (squared)"""
+    normalize: str = FROM_PROFILE
+    """none, l2 or max, per map; an all-zero map stays zero"""
+    signed: bool = FROM_PROFILE
+    """without it, cells whose evidence fell below zero get no gradient"""
+    reduction: str = FROM_PROFILE
+    """pixel_sum (the norm of eq. 2) or pixel_mean; always the mean over rows"""
+    schedule: str = FROM_PROFILE
+    """joint: in the learner's step; alternate: a pass over the memory before each epoch"""
+    alternate_lr: float = 5e-4
+    """learning rate of that pass, which has its own optimiser"""
+    detach_weights: bool = FROM_PROFILE
+    """treat Grad-CAM's alpha as constants"""
+    only_correct: bool = False
+    """leave out rows that were misclassified when they were stored"""
+    refresh: str = "never"
+    """never, or each_task: explain old rows anew after each task"""
+    dtype: str = "float16"
+    """of the stored map, which has a scale of its own: float16, float32 or uint8"""
+
+    name: ClassVar[str] = "rrr"
+
+    def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            raise unknown("rrr.profile", self.profile, PROFILES)
+        for f in fields(self):
+            if getattr(self, f.name) is FROM_PROFILE:
+                setattr(self, f.name, PROFILES[self.profile][f.name])
+        super().__post_init__()
+        check_choice(self, "explain", tuple(EXPLAINERS))
+        check_choice(self, "score", ("label", "stored_prediction", "current_prediction"))
+        check_choice(self, "distance", ("l1", "l2"))
+        check_choice(self, "normalize", ("none", "l2", "max"))
+        check_choice(self, "reduction", ("pixel_sum", "pixel_mean"))
+        check_choice(self, "schedule", ("joint", "alternate"))
+        check_choice(self, "refresh", ("never", "each_task"))
+        check_choice(self, "dtype", DTYPES)
+        if self.view == "shared" and self.schedule == "alternate":
+            raise UserError("rrr.view=shared has no pass of its own; type rrr.schedule=joint")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return (self.target,)
+
+    @property
+    def apart(self) -> float | None:
+        return self.alternate_lr if self.schedule == "alternate" else None
+
+    @property
+    def refreshes(self) -> bool:
+        return self.refresh == "each_task"
+
+    def check(self, net: Net) -> None:
+        super().check(net)
+        if self.view == "shared" and not self.frozen and not closed_form(net, self.target):
+            raise UserError(
+                f"rrr.view=shared with rrr.target={self.target} would mix images through the "
+                "batch statistics of BatchNorm; type rrr.target=last_block or rrr.bn=frozen"
+            )
+
+    def needs_graph(self, net: Net) -> bool:
+        return not closed_form(net, self.target)
+
+    def maps(self, net: Net, out: Out, y: Tensor) -> Tensor:
+        """The raw maps (B,u,v) of classes ``y``."""
+        return EXPLAINERS[self.explain](
+            net,
+            out,
+            y,
+            target=self.target,
+            signed=self.signed,
+            detach_weights=self.detach_weights,
+        )
+
+    def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
+        answer = out.logits.argmax(1)
+        y = batch.y if self.score == "label" else answer
+        values, scale = encode(self.maps(net, out, y), self.dtype)
+        right = answer == batch.y
+        return {"rrr.map": values, "rrr.scale": scale, "rrr.class": y, "rrr.correct": right}
+
+    def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
+        values, scale, y, right = (
+            columns[f"rrr.{c}"] for c in ("map", "scale", "class", "correct")
+        )
+        assert isinstance(values, Tensor) and isinstance(scale, Tensor)
+        assert isinstance(y, Tensor) and isinstance(right, Tensor)
+        if self.score == "current_prediction":
+            y = out.logits.argmax(1)
+        now = self.maps(net, out, y)
+        stored, covered = self.follow(decode(values, scale, now), batch)
+        gap = normalise(now * covered, self.normalize) - normalise(stored * covered, self.normalize)
+        cost = gap.abs() if self.distance == "l1" else gap.square()  # (B,u,v)
+        per_row = cost.sum((1, 2))
+        if self.reduction == "pixel_mean":
+            per_row = per_row / covered.sum((1, 2)).clamp_min(1)
+        if self.only_correct:
+            return (per_row * right).sum() / right.sum().clamp_min(1)
+        return per_row.mean()
+
+
+def normalise(maps: Tensor, how: str) -> Tensor:
+    """Divide each map by its l2 norm or its largest magnitude; zero stays zero."""
+    if how == "none":
+        return maps
+    flat = maps.flatten(1)
+    size = flat.square().sum(1) if how == "l2" else flat.abs().amax(1)
+    size = torch.where(size == 0, 1.0, size)  # before the root: its slope at zero is infinite
+    return maps / (size.sqrt() if how == "l2" else size)[:, None, None]
