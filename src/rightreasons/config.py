@@ -95,8 +95,7 @@ def _override(config: dict[str, Any], word: str) -> None:
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every key with its value, checked."""
     parts = build(config)
-    learner, terms = split_method(config["method"])
-    full = {
+    return {
         "benchmark": config["benchmark"],
         "method": config["method"],
         "seed": parts.seed,
@@ -104,10 +103,35 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
         "stream": plain(parts.stream),
         "net": plain(parts.net),
         "train": plain(parts.train),
-        "memory": plain(parts.learner.memory),
-        learner: {k: v for k, v in plain(parts.learner).items() if k not in ("memory", "terms")},
+        **sections(parts.learner),
     }
-    return full | {t: plain(v) for t, v in zip(terms, parts.learner.terms, strict=True)}
+
+
+def sections(learner: Any) -> dict[str, Any]:
+    """Memory, learner and terms as sections of a config."""
+    own = {k: v for k, v in plain(learner).items() if k not in ("memory", "terms")}
+    terms = {term.name: plain(term) for term in learner.terms}
+    return {"memory": plain(learner.memory), learner.name: own, **terms}
+
+
+def learner_of(config: Mapping[str, Any]) -> Any:
+    """The learner that a config's method and sections describe."""
+    from rightreasons.memory import Memory
+
+    learner, terms = split_method(config["method"])
+    memory = make(Memory, config.get("memory"), "memory")
+    made = make(find("method", LEARNERS, learner), config.get(learner), learner, memory=memory)
+    for term in terms:
+        made = made + make(find("term", TERMS, term), config.get(term), term)
+    return made
+
+
+def build_source(config: Mapping[str, Any]) -> Any:
+    """The data source of a config."""
+    data = dict(config.get("data") or {})
+    if "source" not in data:
+        raise UserError("data.source is missing; type data.source=glyphs")
+    return make(find("data.source", SOURCES, data.pop("source")), data, "data")
 
 
 @dataclass
@@ -133,30 +157,21 @@ class Parts:
 
 def build(config: Mapping[str, Any]) -> Parts:
     """Objects of a config; anything unknown or of another type is refused."""
-    from rightreasons.memory import Memory
     from rightreasons.nets import NETS
     from rightreasons.optimise import Train
 
-    learner, terms = split_method(config["method"])
-    data = dict(config.get("data") or {})
-    if "source" not in data:
-        raise UserError("data.source is missing; type data.source=glyphs")
-    kind = find("data.source", SOURCES, data.pop("source"))
-    seed = convert(config["seed"], int, "seed")
-    memory = make(Memory, config.get("memory"), "memory")
-    made = make(find("method", LEARNERS, learner), config.get(learner), learner, memory=memory)
-    for term in terms:
-        made = made + make(find("term", TERMS, term), config.get(term), term)
+    learner = learner_of(config)
+    source = build_source(config)
     net = make(NetFields, config.get("net"), "net")
     if net.name not in NETS:
         raise unknown("net", net.name, NETS)
     return Parts(
-        seed,
-        make(kind, data, "data"),
+        convert(config["seed"], int, "seed"),
+        source,
         make(StreamFields, config.get("stream"), "stream"),
         net,
         make(Train, config.get("train"), "train"),
-        made,
+        learner,
     )
 
 

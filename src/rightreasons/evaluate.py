@@ -12,7 +12,7 @@ from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
 from rightreasons.nets.net import Net
-from rightreasons.pointing import drift, outcomes, point
+from rightreasons.pointing import Drift, drift, outcomes, point
 from rightreasons.types import Images, Task
 
 CHUNK = 256
@@ -42,10 +42,10 @@ def evaluate(
             seen.setdefault(name, []).append(value)
     net.train(was_training)
     found = {name: torch.cat(parts) for name, parts in seen.items()}
-    sizes = torch.bincount(of)
+    sizes = torch.bincount(of, minlength=tasks)
     record: dict[str, Any] = {
         "accuracy": {
-            how: (torch.bincount(of, found[f"{how}.correct"].double()) / sizes).tolist()
+            how: _ratios(torch.bincount(of, found[f"{how}.correct"].double(), tasks), sizes)
             for how in ("class", "task")
         },
         "test_images": sizes.tolist(),
@@ -89,15 +89,22 @@ def _pointing(found: dict[str, Tensor], of: Tensor, tasks: int) -> dict[str, Any
         counts = outcomes(hit, correct, of[masked], tasks)
         record[how] = {name: c.astype(int).tolist() for name, c in counts._asdict().items()}
         shares = torch.bincount(of[masked], found[f"{how}.share"][masked].double(), tasks)
-        record[how]["share"] = (shares / sizes).tolist()
+        record[how]["share"] = _ratios(shares, sizes)
     return record
+
+
+def _ratios(counts: Tensor, sizes: Tensor) -> list[float | None]:
+    """None where there is no image: the test data of an old task may be gone."""
+    pairs = zip(counts.tolist(), sizes.tolist(), strict=True)
+    return [count / size if size else None for count, size in pairs]
 
 
 def _drift(maps: Tensor, of: Tensor, tasks: int, probes: dict[str, Tensor]) -> dict[str, Any]:
     """How the probes of each task have moved since their own task was learned."""
     probes[str(tasks - 1)] = maps[of == tasks - 1]
-    moved = [drift(probes[str(i)], maps[of == i]) for i in range(tasks)]
-    return {name: [getattr(d, name) for d in moved] for name in moved[0]._fields}
+    own = [maps[of == i] for i in range(tasks)]
+    moved = [drift(probes[str(i)], m) if len(m) else None for i, m in enumerate(own)]
+    return {name: [d and getattr(d, name) for d in moved] for name in Drift._fields}
 
 
 def probe_places(of: Tensor, tasks: int) -> Tensor:
@@ -106,5 +113,5 @@ def probe_places(of: Tensor, tasks: int) -> Tensor:
     for i in range(tasks):
         own = (of == i).nonzero().flatten()
         count = min(PROBES, len(own))
-        places.append(own[torch.arange(count) * len(own) // count])
+        places.append(own[torch.arange(count) * len(own) // max(count, 1)])
     return torch.cat(places)

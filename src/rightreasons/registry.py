@@ -20,6 +20,7 @@ TERMS = {
 }
 SOURCES = {
     "glyphs": "rightreasons.data.glyphs:Glyphs",
+    "folder": "rightreasons.data.folder:Folder",
 }
 
 

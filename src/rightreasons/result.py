@@ -116,11 +116,11 @@ class Result:
         return found
 
 
-def _matrix(rows: list[list[float]]) -> Matrix:
+def _matrix(rows: list[list[float | None]]) -> Matrix:
     """(T,T), NaN above the diagonal."""
     matrix = np.full((len(rows), len(rows)), np.nan)
     for k, row in enumerate(rows):
-        matrix[k, : len(row)] = row
+        matrix[k, : len(row)] = [np.nan if value is None else value for value in row]
     return matrix
 
 

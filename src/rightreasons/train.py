@@ -49,12 +49,14 @@ def fit(
     seed: int = 0,
     progress: bool = True,
     prefix: Path | None = None,
+    start: dict[str, Any] | None = None,
 ) -> Result:
     """Learn a stream, task by task; learner and net are recipes and stay as they are.
 
     With ``run`` the folder gets config, records, checkpoints and result; a folder that holds the
     beginning of this very run is gone on with. ``prefix`` is a file that holds the training of the
-    first task, or gets it: runs that differ in terms alone can share it.
+    first task, or gets it: runs that differ in terms alone can share it. ``start`` is the state of a
+    checkpoint whose tasks begin the stream.
     """
     if not isinstance(learner, Learner):
         raise UserError(f"learner is a {type(learner).__name__}, expected one such as rr.ER()")
@@ -69,7 +71,7 @@ def fit(
     if run is not None and not isinstance(run, Run):
         run = Run(Path(run), describe(learner, net, stream, train, seed))
     with _threads(train.threads):
-        return loop.run(run, progress)
+        return loop.run(run, progress, start)
 
 
 @contextmanager
@@ -85,7 +87,7 @@ def _threads(threads: int | None) -> Iterator[None]:
 
 def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int) -> dict[str, Any]:
     """The config of a run that was started from Python, for its folder."""
-    from rightreasons.config import plain
+    from rightreasons.config import plain, sections
 
     sizes = [[len(task.train), len(task.test)] for task in stream]
     return {
@@ -97,7 +99,7 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
         },
         "net": {"name": net.name},
         "train": plain(train),
-        "learner": plain(learner),
+        **sections(learner),
     }
 
 
@@ -137,14 +139,13 @@ class Loop:
             for task in self.stream:
                 self.memory.quota(task.seen)
 
-    def run(self, run: Run | None, progress: bool) -> Result:
+    def run(self, run: Run | None, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:
             self.net.initialise(self.net, generator(self.seed, "init"))
         self.net.to(self.device)
-        if run is not None:
-            saved = run.open()
-            if saved is not None:
-                self._resume(saved)
+        saved = (run.open() if run is not None else None) or start
+        if saved is not None:
+            self._resume(saved)
         label = f"{self.learner.method} seed {self.seed}"
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
@@ -197,6 +198,7 @@ class Loop:
                     "learner": get_state(self.learner),
                     "records": self.records,
                     "probes": self.probes,
+                    "stream": self._stream(),
                 },
             )
 
@@ -327,6 +329,17 @@ class Loop:
             parts.append({name: move(c, torch.device("cpu")) for name, c in stored.items()})
         self.net.train()
         return {name: join([part[name] for part in parts]) for name in parts[0]}
+
+    def _stream(self) -> dict[str, Any]:
+        """What is needed of the stream to use the net: it may not be there any more."""
+        seen = self.stream[: len(self.records)]
+        return {
+            "class_names": list(self.stream.class_names[: seen[-1].seen]),
+            "counts": [len(task.classes) for task in seen],
+            "mean": self.stream.mean,
+            "std": self.stream.std,
+            "size": list(seen[-1].train.x.shape[2:]),
+        }
 
     def _steps_of(self, task: Task) -> int:
         """Steps of a task, for the time that is left."""

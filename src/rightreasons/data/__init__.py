@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from rightreasons.data.arrays import Arrays
-from rightreasons.data.glyphs import Glyphs
-from rightreasons.errors import UserError, unknown
+from rightreasons.data.folder import Folder
+from rightreasons.errors import UserError
+from rightreasons.registry import SOURCES, find
 from rightreasons.types import Splits
-
-SOURCES = {"glyphs": Glyphs}
 
 
 class Source(Protocol):
@@ -27,11 +27,12 @@ class Source(Protocol):
 
 
 def source(data: Any, **options: Any) -> Source:
-    """A source by name, or around ``(x, y[, masks])`` arrays."""
+    """A source by name, a folder of class folders, or around ``(x, y[, masks])`` arrays."""
+    if isinstance(data, Path) or (isinstance(data, str) and Path(data).is_dir()):
+        return Folder(str(data), **options)
     if isinstance(data, str):
-        if data not in SOURCES:
-            raise unknown("data source", data, SOURCES)
-        return SOURCES[data](**options)
+        made: Source = find("data source", SOURCES, data)(**options)
+        return made
     if isinstance(data, (tuple, list)):
         return Arrays(data, **options)
     if hasattr(data, "load") and hasattr(data, "names"):

@@ -67,7 +67,7 @@ def _part(arrays: Sequence[Any], which: str) -> Part:
         raise UserError(
             f"{which} is not (x, y) or (x, y, masks); pass a tuple of two or three arrays"
         )
-    x = _images(_numpy(arrays[0]), which)
+    x = as_images(arrays[0], which)
     labels = _labels(_numpy(arrays[1]), len(x), which)
     masks = _numpy(arrays[2]) if len(arrays) == 3 and arrays[2] is not None else None
     if masks is None:
@@ -86,7 +86,9 @@ def _numpy(value: Any) -> NDArray[Any]:
     return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _images(x: NDArray[Any], which: str) -> Tensor:
+def as_images(images: Any, which: str) -> Tensor:
+    """(N,3,H,W) uint8 of any array that holds RGB or grey images."""
+    x = _numpy(images)
     if x.dtype != np.uint8:
         hint = "(x * 255).astype('uint8')" if x.dtype.kind == "f" else "x.astype('uint8')"
         raise UserError(f"{which} images are {x.dtype}, expected uint8 in 0..255; type {hint}")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
-from rightreasons.nets.small import SMALL, small
+from rightreasons.nets.small import SMALL, build_small
 
 __all__ = ["NETS", "Net", "net"]
 
@@ -30,7 +30,7 @@ def net(
     if isinstance(module, str):
         if module not in SMALL:
             raise unknown("net", module, NETS)
-        built = small(module)
+        built = build_small(module)
     elif isinstance(module, nn.Module):
         built = _wrap(module, head, size)
     else:

@@ -74,7 +74,7 @@ SMALL = {  # name: widths and strides of the stages, blocks a stage
 }
 
 
-def small(name: str) -> Net:
+def build_small(name: str) -> Net:
     """Build one of ``SMALL``. At 32 px the last map is 8x8, for resnet18-cifar 4x4."""
     widths, strides, blocks = SMALL[name]
     last = f"stages.{len(widths) - 1}"

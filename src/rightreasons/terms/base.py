@@ -6,7 +6,7 @@ taps that the term names, and hands over what came out beside the rows' columns.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ BN = ("auto", "frozen", "train")
 
 
 @dataclass
-class Term:
+class Term(ABC):
     """Base of all terms; ``weight`` multiplies what a call returns."""
 
     weight: float = 1.0

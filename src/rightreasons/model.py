@@ -1,0 +1,201 @@
+"""A finished run put to use: predict, and learn more classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rightreasons.config import build_source, learner_of, make
+from rightreasons.data.arrays import as_images
+from rightreasons.data.folder import Folder, read_all
+from rightreasons.errors import UserError
+from rightreasons.explainers import closed_form, gradcam
+from rightreasons.learners.base import Learner
+from rightreasons.nets import NETS
+from rightreasons.nets import net as make_net
+from rightreasons.nets.net import Net
+from rightreasons.optimise import Train
+from rightreasons.pointing import enlarge, peaks
+from rightreasons.result import Result
+from rightreasons.runfiles import read_yaml
+from rightreasons.runs import Run, checkpoints, load_checkpoint
+from rightreasons.state import restore, set_state
+from rightreasons.streams import Stream, cut
+from rightreasons.train import fit
+from rightreasons.types import Images, Splits, Task
+
+TARGET = "last_block"
+
+
+class Predictions(NamedTuple):
+    """What the model says of N images, and where it looked."""
+
+    names: list[str]
+    confidence: NDArray[np.float32]  # (N,) softmax of the scores
+    scores: NDArray[np.float32]  # (N,C)
+    maps: NDArray[np.float32]  # (N,H,W) Grad-CAM of the predicted class, at image size
+    peaks: NDArray[np.int64]  # (N,2) row and column of the map's peak
+
+
+@dataclass
+class Model:
+    """A finished run's net, learner and memory, and what its images were like."""
+
+    net: Net
+    learner: Learner
+    class_names: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
+    size: tuple[int, int]
+    config: dict[str, Any]
+    state: dict[str, Any]
+
+    def predict(self, images: Any, chunk: int = 256) -> Predictions:
+        """Classes of uint8 images ``(N,H,W,3)``, ``(N,3,H,W)``, or of image files."""
+        if isinstance(images, (list, tuple)) and all(isinstance(f, (str, Path)) for f in images):
+            x = read_all([Path(f) for f in images], self.size[0])
+        else:
+            x = as_images(images, "predict")
+        if tuple(x.shape[2:]) != self.size:
+            raise UserError(
+                f"images are {x.shape[2]}x{x.shape[3]}, and the run was trained on "
+                f"{self.size[0]}x{self.size[1]}; resize them, or pass image files"
+            )
+        parts = [self._chunk(part) for part in torch.split(x, chunk)]
+        scores, maps = (torch.cat(column) for column in zip(*parts, strict=True))
+        confidence, answer = scores.softmax(1).max(1)
+        row, column = peaks(maps)
+        return Predictions(
+            [self.class_names[i] for i in answer.tolist()],
+            confidence.numpy(),
+            scores.numpy(),
+            maps.numpy(),
+            torch.stack([row, column], 1).numpy(),
+        )
+
+    def _chunk(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        normal = (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
+        with torch.set_grad_enabled(not closed_form(self.net, TARGET)):
+            out = self.net(normal, taps=(TARGET,))
+            scores = self.learner.predict(self.net, normal, out, self.learner.memory)
+            maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
+        return scores.detach(), enlarge(maps.detach(), self.size)
+
+
+def load(run: str | Path, net: Net | None = None) -> Model:
+    """The model that a finished run left; ``net`` is needed where it was a module of your own."""
+    folder = Path(run)
+    if not (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds no run; pass the folder of a run, with its config.yaml")
+    if not (folder / "result.json").exists():
+        raise UserError(f"the run in {folder} is not finished; go on with it first")
+    config = read_yaml(folder / "config.yaml")
+    state = load_checkpoint(checkpoints(folder)[-1])
+    learner = learner_of(config)
+    if net is None:
+        name = config["net"]["name"]
+        if name not in NETS:
+            raise UserError(
+                f"the run's net {name!r} is a module of your own; pass net=rr.net(module)"
+            )
+        net = make_net(name, target=config["net"].get("target"))
+    restore(net, state["net"]).eval()
+    set_state(learner, state["learner"], net)
+    kept = state["stream"]
+    return Model(
+        net,
+        learner,
+        tuple(kept["class_names"]),
+        kept["mean"],
+        kept["std"],
+        tuple(kept["size"]),
+        config,
+        state,
+    )
+
+
+def extend(run: str | Path, folder: str | Path, out: str | Path, progress: bool = True) -> Result:
+    """Learn the class folders of ``folder`` as the next task of a finished run, into ``out``.
+
+    It goes on from the run's weights and memory. Old classes are tested where the run's own data is
+    found; where it is not, their accuracy is unknown (NaN).
+    """
+    model = load(run)
+    if model.size[0] != model.size[1]:
+        raise UserError(
+            f"the run's images are {model.size}, expected square ones for class folders"
+        )
+    source = Folder(str(folder), size=model.size[0])
+    for name in source.names:
+        if name in model.class_names:
+            raise UserError(
+                f"class folder {name!r} bears the name of a class that the run knows; rename it"
+            )
+    old = _old_tasks(model)
+    count = len(model.class_names)
+    names = (*model.class_names, *source.names)
+    new = cut(source.load(range(len(source.names))), [len(source.names)], source.names, False)
+    labels = tuple(range(count, len(names)))
+    task = Task(len(old), labels, *(_shift(part, count) for part in (new[0].train, new[0].test)))
+    flip = bool(model.config["train"]["augment"]["flip"])
+    stream = Stream((*old, task), names, model.mean, model.std, flip)
+    done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
+    config = model.config | {"extensions": [*model.config.get("extensions", []), done]}
+    return fit(
+        learner_of(model.config),
+        model.net,
+        stream,
+        train=make(Train, model.config["train"], "train"),
+        run=Run(Path(out), config),
+        seed=int(model.config["seed"]),
+        progress=progress,
+        start=model.state,
+    )
+
+
+def _shift(images: Images, by: int) -> Images:
+    return Images(images.x, images.y + by, images.masks, images.rows)
+
+
+def _old_tasks(model: Model) -> list[Task]:
+    """The tasks that the run has learned, with their test images if its data is found."""
+    counts = model.state["stream"]["counts"]
+    splits = _old_data(model)
+    known = 0 if splits is None else int(splits.test.y.max()) + 1
+    tasks, start = [], 0
+    for index, count in enumerate(counts):
+        labels = tuple(range(start, start + count))
+        nothing = Images(torch.zeros((0, 3, *model.size), dtype=torch.uint8), torch.zeros(0).long())
+        test = nothing
+        if splits is not None and start + count <= known:
+            inside = (splits.test.y >= start) & (splits.test.y < start + count)
+            test = splits.test.subset(inside.nonzero().flatten())
+        tasks.append(Task(index, labels, nothing, test))
+        start += count
+    return tasks
+
+
+def _old_data(model: Model) -> Splits | None:
+    """The source of the run's config, or nothing where it is not there any more.
+
+    Classes that came by an earlier extension are read from its folder.
+    """
+    try:
+        source = build_source(model.config)
+        names = {name: i for i, name in enumerate(source.names)}
+        own = [names[n] for n in model.class_names if n in names]
+        splits = source.load(own)
+        test = splits.test
+        for step in model.config.get("extensions", []):
+            more = Folder(step["folder"], size=model.size[0])
+            part = more.load(range(len(more.names)))
+            test = test.join(_shift(part.test, int(test.y.max()) + 1))
+        return Splits(splits.train, test)
+    except (UserError, KeyError):
+        return None

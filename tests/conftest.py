@@ -1,0 +1,36 @@
+"""One thread a process: results are compared bit by bit, and two processes share the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import rightreasons as rr
+from rightreasons.nets import small
+from rightreasons.nets.net import Net
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_stream() -> rr.Stream:
+    """Six glyph classes in three tasks, enough for every rule and quick to train on."""
+    return rr.stream("glyphs", tasks=3, classes=6, train=12, test=4, size=16)
+
+
+@pytest.fixture
+def tiny_net() -> Net:
+    """A residual net of two narrow stages: 4x4 maps at 16 px."""
+    return Net(
+        small.SmallResNet((4, 8), (2, 2), 1),
+        head="fc",
+        taps={"last_block": "stages.1", "paper": "stages.1.0.conv2"},
+        pooled_linear=True,
+        initialise=small.initialise,
+        name="tiny",
+    )
+
+
+@pytest.fixture
+def tiny_train() -> rr.Train:
+    return rr.Train(epochs=2, batch=8, optimiser="adamw", augment=rr.Augment(2, False))

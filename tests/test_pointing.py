@@ -1,0 +1,169 @@
+"""The pointing game and the drift of maps, by the worked examples and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rightreasons.metrics import backward_transfer, final_accuracy
+from rightreasons.pointing import (
+    drift,
+    enlarge,
+    outcomes,
+    peaks,
+    point,
+    right_after_and_at_the_end,
+)
+
+
+def single(row=2, column=5):
+    maps = torch.zeros(1, 7, 7)
+    maps[0, row, column] = 1
+    return maps
+
+
+def window(rows, columns, size=224):
+    mask = torch.zeros(1, size, size, dtype=torch.bool)
+    mask[0, slice(*rows), slice(*columns)] = True
+    return mask
+
+
+def test_example_6_a_peak_on_the_object_hits_and_beside_it_misses():
+    assert point(single(), window((64, 96), (160, 192))).hit.tolist() == [True]
+    assert point(single(), window((64, 96), (192, 224))).hit.tolist() == [False]
+
+
+def test_the_peak_of_one_cell_is_the_middle_of_its_plateau():
+    large = enlarge(single(), (224, 224))
+    top = (large[0] == large.max()).nonzero().tolist()
+    assert top == [[79, 175], [79, 176], [80, 175], [80, 176]]
+    assert [int(v) for v in peaks(large)] == [79, 175]
+    assert point(single(), window((79, 80), (175, 176))).hit.tolist() == [True]
+    assert point(single(), window((80, 81), (175, 176))).hit.tolist() == [False]
+    assert point(single(), window((79, 80), (176, 177))).hit.tolist() == [False]
+
+
+def test_tied_pixels_mean_their_mean_place_rounded_down():
+    maps = torch.zeros(2, 3, 8)
+    maps[0, 0, 1] = maps[0, 0, 4] = maps[0, 2, 7] = 3.0
+    maps[1, 2, 6] = maps[1, 1, 1] = -1
+    maps[1][maps[1] == 0] = -2
+    row, column = peaks(maps)
+    assert row.tolist() == [2 // 3, 3 // 2]
+    assert column.tolist() == [12 // 3, 7 // 2]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_map_without_a_peak_misses_even_a_full_mask(value):
+    found = point(torch.full((1, 7, 7), value), torch.ones(1, 14, 14, dtype=torch.bool))
+    assert found.hit.tolist() == [False] and found.share.tolist() == [0.0]
+
+
+def test_the_share_counts_positive_saliency_only():
+    maps = torch.tensor([[[1.0, 3.0], [0.0, -2.0]], [[2.0, 2.0], [2.0, 2.0]]])
+    masks = torch.tensor([[[True, False], [True, True]], [[True, True], [True, False]]])
+    assert point(maps, masks).share.tolist() == [0.25, 0.75]
+
+
+def test_the_share_of_an_enlarged_map_by_hand():
+    # one row of 2 cells on 4 pixels: 0, 1/4, 3/4, 1 of the second cell's value
+    maps = torch.tensor([[[0.0, 8.0]]])
+    masks = torch.tensor([[[False, True, False, True]]])
+    assert enlarge(maps, (1, 4)).tolist() == [[[0.0, 2.0, 6.0, 8.0]]]
+    found = point(maps, masks)
+    assert found.share.item() == pytest.approx(10 / 16) and found.hit.item() is True
+
+
+def test_each_image_plays_with_its_own_mask():
+    maps = torch.cat([single(1, 1), single(5, 5), single(1, 5)])
+    masks = torch.cat([window((32, 64), (32, 64)), window((32, 64), (32, 64)),
+                       window((32, 64), (160, 192))])  # fmt: skip
+    assert point(maps, masks).hit.tolist() == [True, False, True]
+
+
+# --- counts --------------------------------------------------------------------------------------
+
+HIT = torch.tensor([1, 1, 0, 0, 1, 1, 0, 1]).bool()
+CORRECT = torch.tensor([1, 0, 1, 0, 1, 1, 0, 0]).bool()
+
+
+def test_example_4_counts_precision_and_recall():
+    counts = outcomes(HIT, CORRECT, torch.zeros(8, dtype=torch.int64), 1)
+    assert [float(v[0]) for v in counts] == [3, 1, 2, 2]
+    assert counts.accuracy().tolist() == [0.625]
+    assert counts.precision().tolist() == [0.75]
+    assert counts.recall().tolist() == [0.6]
+
+
+def test_counts_are_per_task():
+    task = torch.tensor([0, 0, 2, 2, 0, 2, 0, 2])
+    counts = outcomes(HIT, CORRECT, task, 3)
+    for k in range(3):
+        mine = [(bool(h), bool(c)) for h, c, t in zip(HIT, CORRECT, task, strict=True) if t == k]
+        for name, cell in (
+            ("tp", (True, True)),
+            ("fp", (False, True)),
+            ("fn", (True, False)),
+            ("tn", (False, False)),
+        ):
+            assert getattr(counts, name)[k] == mine.count(cell)
+    assert np.isnan(counts.accuracy()[1]) and np.isnan(counts.precision()[1])
+
+
+def test_example_5_accuracy_and_transfer_of_the_game():
+    R = np.array([[0.7, np.nan, np.nan], [0.6, 0.8, np.nan], [0.5, 0.6, 0.9]])
+    assert final_accuracy(R) == pytest.approx(0.6667, abs=5e-5)
+    assert backward_transfer(R) == pytest.approx(-0.20)
+
+
+def test_means_right_after_and_at_the_end_leave_out_and_count_what_is_undefined():
+    nan = np.nan
+    values = np.array([[0.8, nan, nan], [0.1, nan, nan], [0.4, 0.5, nan]])
+    after, end, missing = right_after_and_at_the_end(values)
+    assert after == pytest.approx(0.8) and end == pytest.approx(0.45) and missing == 3
+    after, end, missing = right_after_and_at_the_end(np.full((2, 2), nan))
+    assert math.isnan(after) and math.isnan(end) and missing == 4
+
+
+# --- drift ---------------------------------------------------------------------------------------
+
+
+def test_identical_maps_have_not_moved():
+    maps = torch.rand(4, 7, 7, generator=torch.Generator().manual_seed(0))
+    assert drift(maps, maps) == pytest.approx((1, 1, 0), abs=1e-6)
+
+
+def test_a_scaled_map_has_not_moved():
+    maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(0))
+    assert drift(maps, 3 * maps) == pytest.approx((1, 1, 0), abs=1e-6)
+
+
+def test_the_drift_of_a_moved_peak_by_hand():
+    before, now = torch.zeros(1, 5, 5), torch.zeros(1, 5, 5)
+    before[0, 0] = torch.tensor([5.0, 4, 3, 2, 1])
+    now[0, :, 0] = torch.tensor([1.0, 2, 3, 4, 5])
+    # the 5 largest cells are a row and a column, which share a corner
+    moved = drift(before, now)
+    assert moved.cosine == pytest.approx(5 / 55)
+    assert moved.iou == pytest.approx(1 / 9)
+    assert moved.displacement == pytest.approx(4)
+    slanted = torch.zeros(1, 5, 5)
+    slanted[0, 3, 4] = 1
+    assert drift(before, slanted).displacement == pytest.approx(5)
+
+
+def test_drift_is_the_mean_over_images():
+    before, now = torch.zeros(2, 5, 5), torch.zeros(2, 5, 5)
+    for image in (before[0], before[1], now[0]):
+        image[0] = torch.tensor([5.0, 4, 3, 2, 1])
+    now[1, :, 0] = torch.tensor([1.0, 2, 3, 4, 5])
+    assert drift(before, now) == pytest.approx(((1 + 1 / 11) / 2, (1 + 1 / 9) / 2, 2), abs=1e-6)
+
+
+def test_maps_that_stay_zero_have_not_moved_and_those_that_die_have():
+    zero, one = torch.zeros(1, 5, 5), torch.rand(1, 5, 5)
+    assert drift(zero, zero) == pytest.approx((1, 1, 0))
+    assert drift(one, zero).cosine == 0

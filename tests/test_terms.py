@@ -1,0 +1,264 @@
+"""Terms: their gradient is right, reaches body and head, and is zero right after storing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import rightreasons as rr
+from rightreasons.memory import Ragged
+from rightreasons.terms.base import decode, encode
+from rightreasons.terms.rrr import normalise
+from rightreasons.types import Batch, Geometry
+from test_explainers import images, trained
+
+TERMS = {
+    "rrr": rr.RRR(dtype="float32"),
+    "rrr last_block": rr.RRR(target="last_block", dtype="float32"),
+    "rrr signed l2 normalised": rr.RRR(
+        signed=True, distance="l2", normalize="l2", reduction="pixel_mean", dtype="float32"
+    ),
+    "rrr max": rr.RRR(normalize="max", target="last_block", dtype="float32"),
+    "rrr recommended": rr.RRR(profile="recommended", dtype="float32"),
+    "evidence": rr.Evidence(dtype="float32"),
+    "evidence without bias": rr.Evidence(bias=False, dtype="float32"),
+    "logits": rr.Logits(),
+}
+
+
+def batch_of(x, y):
+    return Batch(x, y, torch.zeros_like(y), torch.arange(len(y)))
+
+
+def stored(term, net, batch):
+    """Columns as the loop stores them."""
+    with net.frozen_statistics():
+        return term.remember(net, batch, net(batch.x, taps=term.taps))
+
+
+def loss_of(term, net, batch, columns):
+    with net.frozen_statistics():
+        return term(net, net(batch.x, taps=term.taps), batch, columns)
+
+
+def moved(net, by=0.3):
+    """The net after some other training: every parameter a little elsewhere."""
+    draw = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for p in net.parameters():
+            p += by * p.std().nan_to_num(0.1) * torch.randn(p.shape, generator=draw).to(p)
+    return net
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_gradient_equals_finite_differences_on_body_and_head(tiny_net, name):
+    term, net = TERMS[name], trained(tiny_net)
+    batch = batch_of(images(), torch.arange(6) % 5)
+    columns = stored(term, net, batch)
+    columns = {
+        k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for k, v in columns.items()
+    }
+    moved(net)
+    loss_of(term, net, batch, columns).backward()
+    step = 1e-6
+    for path in ("module.fc.weight", "module.conv1.weight", "module.stages.1.0.conv2.weight"):
+        parameter = net.get_parameter(path)
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        assert grad.abs().max() > 0, f"{path} gets no gradient"
+        largest = grad.abs().flatten().topk(3).indices
+        for place in largest.tolist():
+            flat = parameter.data.view(-1)
+            value = flat[place].item()
+            sides = []
+            for sign in (1, -1):
+                flat[place] = value + sign * step
+                with torch.enable_grad():
+                    sides.append(loss_of(term, net, batch, columns).item())
+            flat[place] = value
+            slope = (sides[0] - sides[1]) / (2 * step)
+            assert slope == pytest.approx(grad.view(-1)[place].item(), rel=2e-4), path
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_loss_is_zero_right_after_storing_and_not_later(tiny_net, name):
+    term, net = TERMS[name], trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    columns = stored(term, net, batch)
+    size = {"rrr": "rrr.map", "evidence": "evidence.map", "logits": "logits.value"}[term.name]
+    values = columns[size].values if isinstance(columns[size], Ragged) else columns[size]
+    scale = values.abs().mean() if term.name == "rrr" else values.square().mean()
+    assert scale > 0
+    assert loss_of(term, net, batch, columns) < 1e-5 * scale
+    assert loss_of(term, moved(net), batch, columns) > 1e-3 * scale
+
+
+@pytest.mark.parametrize("name", [n for n in TERMS if n != "logits"])
+def test_steps_on_the_term_alone_change_weights_and_lower_it(tiny_net, name):
+    """The defect of the authors' code: every step was skipped."""
+    term, net = TERMS[name], trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    columns = stored(term, net, batch)
+    moved(net)
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    first = loss_of(term, net, batch, columns).item()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05 / max(first, 1))
+    for step in range(20):
+        optimiser.zero_grad()
+        loss_of(term, net, batch, columns).backward()
+        optimiser.step()
+        if step == 0:
+            changed = {n for n, p in net.named_parameters() if not torch.equal(p, before[n])}
+            assert {"module.fc.weight", "module.conv1.weight"} <= changed
+    assert loss_of(term, net, batch, columns).item() < 0.9 * first
+
+
+def test_rrr_on_the_worked_example():
+    """methods: map [[.5,0],[.5,2]] against [[0,0],[1,1]] is 2 as a sum and .5 as a mean."""
+    from test_explainers import given_net
+
+    net, activation = given_net()
+    batch = batch_of(activation, torch.tensor([0]))
+    columns = {
+        "rrr.map": torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]),
+        "rrr.scale": torch.ones(1),
+        "rrr.class": torch.tensor([0]),
+        "rrr.correct": torch.tensor([True]),
+    }
+    for reduction, expected in (("pixel_sum", 2.0), ("pixel_mean", 0.5)):
+        term = rr.RRR(target="last_block", reduction=reduction)
+        value = term(net, net(activation, taps=term.taps), batch, columns)
+        assert value.item() == pytest.approx(expected)
+    assert torch.allclose(
+        normalise(torch.tensor([[[0.5, 0.0], [0.5, 2.0]]]), "max"),
+        torch.tensor([[[0.25, 0.0], [0.25, 1.0]]]),
+    )
+
+
+@pytest.mark.parametrize("how", ["l2", "max"])
+def test_an_all_zero_map_stays_zero_and_has_a_finite_gradient(how):
+    maps = torch.zeros(2, 3, 3, requires_grad=True)
+    normalise(maps, how).sum().backward()
+    assert torch.equal(normalise(maps, how), torch.zeros(2, 3, 3))
+    assert torch.isfinite(maps.grad).all()
+
+
+def test_evidence_of_rows_that_knew_fewer_classes(tiny_net):
+    """A row is held to the classes it knew; each row has the same say."""
+    term, net = rr.Evidence(dtype="float32"), trained(tiny_net)
+    x = images(2)
+    maps = rr.evidence(net, x).detach()
+    few, many = maps[:1, :2] + 1.0, maps[1:] + 2.0
+    columns = {
+        "evidence.map": Ragged(torch.cat([few[0], many[0]]), torch.tensor([2, 5])),
+        "evidence.scale": torch.ones(2, dtype=x.dtype),
+    }
+    value = loss_of(term, net, batch_of(x, torch.tensor([0, 4])), columns)
+    assert value.item() == pytest.approx((1.0 + 4.0) / 2)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 1e-6), ("float16", 1e-3), ("uint8", 5e-3)]
+)
+def test_stored_maps_come_back(dtype, tolerance):
+    maps = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [1e-6, 1.0, 1e6, 3.0, 0.0]
+    ).view(5, 1, 1)
+    values, scale = encode(maps, dtype)
+    back = decode(values, scale, maps)
+    assert str(values.dtype) == f"torch.{dtype}"
+    for i in range(5):
+        assert (back[i] - maps[i]).abs().max() <= tolerance * maps[i].abs().max()
+
+
+def test_profiles_differ_and_fields_override_them():
+    assert rr.RRR().weight == 1.0 and rr.RRR().reduction == "pixel_sum"
+    released = rr.RRR(profile="released")
+    assert (released.weight, released.rows, released.schedule) == (100.0, 10, "alternate")
+    assert released.detach_weights and not released.frozen
+    assert rr.RRR(profile="released", weight=3.0).weight == 3.0
+
+
+def test_only_correct_leaves_out_rows_that_were_wrong(tiny_net):
+    net = trained(tiny_net)
+    batch = batch_of(images(), torch.arange(6) % 5)
+    columns = stored(rr.RRR(dtype="float32"), net, batch)
+    right = columns["rrr.correct"]
+    right[:] = torch.tensor([1, 0, 1, 0, 0, 0]).bool()
+    moved(net)
+    some = loss_of(rr.RRR(only_correct=True), net, batch, columns)
+    part = {k: v[right] for k, v in columns.items()}
+    expected = loss_of(rr.RRR(), net, batch.where(right), part)
+    assert some.item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("kind", [rr.RRR, rr.Evidence])
+def test_the_shared_view_with_identity_geometry_is_zero_right_after_storing(tiny_net, kind):
+    options = {"target": "last_block"} if kind is rr.RRR else {}
+    term = kind(view="shared", bn="frozen", dtype="float32", **options)
+    net = trained(tiny_net, dtype=torch.float32)
+    x, y = images(dtype=torch.float32), torch.arange(6) % 5
+    columns = stored(term, net, batch_of(x, y))
+    identity = torch.eye(2, 3).expand(6, 2, 3)
+    batch = batch_of(x, y)._replace(geometry=Geometry(identity))
+    net.train()
+    value = loss_of(term, net, batch, columns)
+    assert value < 1e-5 * net(x).logits.abs().mean()
+    mates = batch.where(torch.tensor([0, 1]))
+    part = {
+        k: v.take(torch.arange(2)) if isinstance(v, Ragged) else v[:2] for k, v in columns.items()
+    }
+    moved(net)
+    whole = [
+        loss_of(
+            term,
+            net,
+            batch.where(torch.tensor([i])),
+            {
+                k: v.take(torch.tensor([i])) if isinstance(v, Ragged) else v[i : i + 1]
+                for k, v in columns.items()
+            },
+        )
+        for i in range(2)
+    ]
+    pair = loss_of(term, net, mates, part)
+    assert pair.item() == pytest.approx(sum(v.item() for v in whole) / 2, rel=1e-5)
+
+
+def test_cells_from_outside_the_image_are_masked(tiny_net):
+    """An image moved by one cell to the left: the last column of cells has no reference."""
+    term = rr.Evidence(view="shared", bn="frozen", dtype="float32")
+    net = trained(tiny_net)
+    x, y = images(1), torch.tensor([0])
+    theta = torch.eye(2, 3)[None].clone()
+    theta[0, 0, 2] = 2 * 4 / 16  # 4 pixels are one cell of a 4x4 map at 16 px
+    batch = batch_of(x, y)._replace(geometry=Geometry(theta))
+    now = rr.evidence(net, x).detach()
+    reference = torch.zeros_like(now)
+    reference[..., 1:] = now[..., :-1]  # so that it fits after the move
+    reference[..., 0] = 1e6  # leaves the image
+    columns = {
+        "evidence.map": Ragged.of(reference),
+        "evidence.scale": torch.ones(1, dtype=x.dtype),
+    }
+    assert loss_of(term, net, batch, columns).item() < 1e-8
+    full = loss_of(rr.Evidence(dtype="float32"), net, batch, columns)
+    assert full.item() > 1
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: rr.RRR(view="canonic"), "canonical"),
+        (lambda: rr.RRR(profile="papers"), "paper"),
+        (lambda: rr.RRR(explain="gradcm"), "gradcam"),
+        (lambda: rr.Evidence(dtype="float61"), "float16"),
+        (lambda: rr.RRR(rows=0), "at least 1"),
+        (lambda: rr.RRR(weight=float("nan")), "0 or more"),
+        (lambda: rr.ER() + rr.RRR() + rr.RRR(), "already"),
+        (lambda: rr.Joint() + rr.RRR(), "takes no term"),
+    ],
+)
+def test_bad_fields_are_refused(make, words):
+    with pytest.raises(rr.UserError, match=words):
+        make()
