@@ -27,7 +27,7 @@ def moves(geometry, height, width):
     assert torch.allclose(right, right.round(), atol=1e-4)
     assert (theta[:, 1, 1] == 1).all() and (theta[:, 0, 0].abs() == 1).all()
     assert (theta[:, 0, 1] == 0).all() and (theta[:, 1, 0] == 0).all()
-    flips = theta[:, 0, 0] < 0
+    flips = (theta[:, 0, 0] < 0).float()
     return list(zip(*(v.round().int().tolist() for v in (down, right, flips)), strict=True))
 
 

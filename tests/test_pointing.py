@@ -164,6 +164,6 @@ def test_drift_is_the_mean_over_images():
 
 
 def test_maps_that_stay_zero_have_not_moved_and_those_that_die_have():
-    zero, one = torch.zeros(1, 5, 5), torch.rand(1, 5, 5)
+    zero, one = torch.zeros(1, 5, 5), torch.ones(1, 5, 5)
     assert drift(zero, zero) == pytest.approx((1, 1, 0))
     assert drift(one, zero).cosine == 0

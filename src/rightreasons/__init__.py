@@ -21,6 +21,7 @@ _HOME = {
     "Learner": "learners.base",
     "Logits": "terms",
     "Memory": "memory",
+    "Model": "model",
     "Net": "nets.net",
     "RRR": "terms",
     "Result": "result",
@@ -30,8 +31,10 @@ _HOME = {
     "Train": "optimise",
     "UserError": "errors",
     "evidence": "explainers",
+    "extend": "model",
     "fit": "train",
     "gradcam": "explainers",
+    "load": "model",
     "net": "nets",
     "stream": "streams",
 }
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
     from rightreasons.learners.finetune import Finetune as Finetune
     from rightreasons.learners.joint import Joint as Joint
     from rightreasons.memory import Memory as Memory
+    from rightreasons.model import Model as Model
+    from rightreasons.model import extend as extend
+    from rightreasons.model import load as load
     from rightreasons.nets import net as net
     from rightreasons.nets.net import Net as Net
     from rightreasons.optimise import Train as Train

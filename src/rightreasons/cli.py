@@ -70,6 +70,114 @@ def run(
     run_seeds(benchmark, method, overrides, out, seeds)
 
 
+@app.command
+def compare(
+    benchmark: str,
+    methods: str,
+    *overrides: str,
+    seeds: int = 5,
+    out: Path | None = None,
+    table: Path | None = None,
+    share: bool = True,
+) -> None:
+    """Train several methods on one benchmark, matched, two runs at a time with one thread each.
+
+    Runs of one seed share classes, initial weights, batches and remembered images; the table shows
+    every seed, and the paired differences with their t intervals.
+
+    Example: rrr compare glyphs-small er,er+rrr,er+evidence --seeds 5
+
+    Parameters
+    ----------
+    benchmark
+        A benchmark's name.
+    methods
+        Methods with commas between them.
+    overrides
+        key=value words for all methods; those of a term go to the methods that carry it.
+    seeds
+        How many seeds, from `seed` on.
+    out
+        Folder of the runs (default: runs/BENCHMARK).
+    table
+        Also write the tables to this file, as Markdown.
+    share
+        Train the first task of each learner and seed once for all its terms.
+    """
+    from rightreasons import sweep
+
+    sweep.compare(benchmark, methods.split(","), overrides, seeds, out, share, table)
+
+
+@app.command
+def predict(run: Path, images: list[Path], *, pictures: Path | None = None, top: int = 3) -> None:
+    """Classify images with a finished run, and say where the model looked.
+
+    Example: rrr predict runs/glyphs-small/er+evidence/0 photo.png --pictures looks
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    images
+        Image files.
+    pictures
+        A folder for one picture an image, the map laid over it and its peak marked.
+    top
+        How many classes to name.
+    """
+    from rightreasons.use import show_predictions
+
+    show_predictions(run, images, pictures, top)
+
+
+@app.command
+def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
+    """Learn new class folders as the next task of a finished run, from its weights and memory.
+
+    Example: rrr extend runs/birds/er+evidence/0 new-birds
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run; it stays as it is.
+    folder
+        One folder a class, or train/CLASS and val/CLASS.
+    out
+        Folder of the longer run (default: RUN+K, K its number of tasks).
+    """
+    from rightreasons.use import extend_run
+
+    extend_run(run, folder, out)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """Name benchmarks, learners, terms, explainers, nets and data sources.
+
+    Example: rrr list
+    """
+    from rightreasons.show import listing
+
+    listing()
+
+
+@app.command
+def show(name: str) -> None:
+    """Show the fields and defaults of a benchmark, method, learner, term, data source or section.
+
+    Example: rrr show rrr
+
+    Parameters
+    ----------
+    name
+        Any name that `rrr list` prints, a method such as er+rrr, or train or memory.
+    """
+    from rightreasons.show import show as show_name
+
+    show_name(name)
+
+
 def main() -> None:
     """The console script: a sentence and exit code 2 for bad input, no traceback."""
     try:

@@ -186,16 +186,22 @@ def _old_data(model: Model) -> Splits | None:
 
     Classes that came by an earlier extension are read from its folder.
     """
+    extensions = model.config.get("extensions", [])
+    added = sum(len(step["classes"]) for step in extensions)
+    own = model.class_names[: len(model.class_names) - added]
     try:
         source = build_source(model.config)
-        names = {name: i for i, name in enumerate(source.names)}
-        own = [names[n] for n in model.class_names if n in names]
-        splits = source.load(own)
-        test = splits.test
-        for step in model.config.get("extensions", []):
+        places = {name: i for i, name in enumerate(source.names)}
+        if not set(own) <= set(places):
+            return None
+        splits: Splits = source.load([places[name] for name in own])
+        test, count = splits.test, len(own)
+        for step in extensions:
             more = Folder(step["folder"], size=model.size[0])
-            part = more.load(range(len(more.names)))
-            test = test.join(_shift(part.test, int(test.y.max()) + 1))
+            if list(more.names) != step["classes"]:
+                break
+            test = test.join(_shift(more.load(range(len(more.names))).test, count))
+            count += len(more.names)
         return Splits(splits.train, test)
-    except (UserError, KeyError):
+    except UserError:
         return None

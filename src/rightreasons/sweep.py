@@ -31,7 +31,8 @@ from rich.progress import (
 from rightreasons.config import build, resolve
 from rightreasons.errors import UserError
 from rightreasons.registry import TERMS, split_method
-from rightreasons.tables import compared, single
+from rightreasons.runfiles import write
+from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
 
@@ -86,6 +87,7 @@ def compare(
     seeds: int = 3,
     out: Path | None = None,
     share: bool = True,
+    table: Path | None = None,
 ) -> None:
     """Matched runs of several methods, then the table of their differences."""
     if seeds < 1:
@@ -93,9 +95,11 @@ def compare(
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
     jobs = []
-    for seed in range(seeds):
+    first = [resolve(benchmark, method, _for(method, overrides))["seed"] for method in methods][0]
+    others = [word for word in overrides if not word.startswith("seed=")]
+    for seed in range(first, first + seeds):
         for method in methods:
-            config = resolve(benchmark, method, _for(method, overrides), seed)
+            config = resolve(benchmark, method, _for(method, others), seed)
             config["train"]["threads"] = 1
             folder = folder_of(config, out)
             jobs.append(Job(config, folder, _prefix(config, folder) if share else None))
@@ -103,6 +107,8 @@ def compare(
     run_all(jobs)
     console = Console(highlight=False)
     console.print(compared([job.folder for job in jobs]))
+    if table is not None:
+        write(table, markdown([job.folder for job in jobs]))
     console.print(
         f"{len(jobs)} runs in {time.monotonic() - begun:.0f} s; configs, records and checkpoints: "
         f"{jobs[0].folder.parent.parent}"

@@ -55,8 +55,8 @@ def fit(
 
     With ``run`` the folder gets config, records, checkpoints and result; a folder that holds the
     beginning of this very run is gone on with. ``prefix`` is a file that holds the training of the
-    first task, or gets it: runs that differ in terms alone can share it. ``start`` is the state of a
-    checkpoint whose tasks begin the stream.
+    first task, or gets it: runs that differ in terms alone can share it. ``start`` is the state of
+    a checkpoint whose tasks begin the stream.
     """
     if not isinstance(learner, Learner):
         raise UserError(f"learner is a {type(learner).__name__}, expected one such as rr.ER()")

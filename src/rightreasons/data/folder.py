@@ -1,4 +1,4 @@
-"""Folders of class folders as a data source: ``train/CLASS/*`` and ``val/CLASS/*``, or ``CLASS/*``."""
+"""Class folders as a data source: ``train/CLASS/*`` and ``val/CLASS/*``, or just ``CLASS/*``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TESTS = ("val", "test")
 class Folder:
     """Images in one folder a class, read upright, in RGB, cut to a square.
 
-    With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise ``test`` of each
-    class's images, at least one, are held out by ``seed``.
+    With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise a share ``test``
+    of each class's images, at least one, is held out by ``seed``.
     """
 
     path: str
@@ -85,8 +85,8 @@ class Folder:
             return files, _images(test / name) if (test / name).is_dir() else []
         if len(files) < 2:
             raise UserError(
-                f"class folder {train / name} has {len(files)} images, expected two or more, one to "
-                "train and one to test"
+                f"class folder {train / name} has {len(files)} images, expected two or more, one "
+                "to train and one to test"
             )
         order = torch.randperm(len(files), generator=generator(self.seed, "data", "split", name))
         held = set(order[: max(1, round(self.test * len(files)))].tolist())
@@ -109,7 +109,7 @@ def read_all(files: Sequence[Path], size: int) -> Tensor:
 
 
 def read(file: Path, size: int) -> NDArray[np.uint8]:
-    """One image (3,size,size): upright, transparent parts on white, short side fitted, middle cut."""
+    """One image (3,size,size): upright, transparency on white, short side fitted, middle cut."""
     try:
         with Image.open(file) as opened:
             image = ImageOps.exif_transpose(opened)

@@ -1,0 +1,124 @@
+"""What ``rrr list`` and ``rrr show`` print."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import MISSING, fields
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from rightreasons.config import NetFields, StreamFields, benchmarks, configurable, plain
+from rightreasons.errors import unknown
+from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
+
+
+def listing() -> None:
+    """Names of everything, one line each."""
+    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.nets import NETS
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    kinds = {
+        "benchmark": {name: preset["about"] for name, preset in benchmarks().items()},
+        "learner": {name: _first_line(find("", LEARNERS, name)) for name in LEARNERS},
+        "term": {name: _first_line(find("", TERMS, name)) for name in TERMS},
+        "explainer": {name: _first_line(call) for name, call in EXPLAINERS.items()},
+        "net": dict.fromkeys(NETS, ""),
+        "data source": {name: _first_line(find("", SOURCES, name)) for name in SOURCES},
+    }
+    for kind, members in kinds.items():
+        for i, (name, about) in enumerate(members.items()):
+            table.add_row("" if i else kind, name, about)
+    Console(highlight=False).print(table)
+    print("rrr show NAME prints fields and defaults; a method is a learner and terms: er+rrr")
+
+
+def show(name: str) -> None:
+    """Fields, defaults and meanings behind a name."""
+    from rightreasons.memory import Memory
+    from rightreasons.optimise import Train
+
+    sections = {"train": Train, "memory": Memory, "stream": StreamFields, "net": NetFields}
+    presets = benchmarks()
+    if name in presets:
+        print(yaml.safe_dump(presets[name], sort_keys=False, allow_unicode=True).rstrip())
+    elif name in sections:
+        _fields(name, sections[name])
+    elif name in SOURCES:
+        _fields("data", find("", SOURCES, name))
+    elif name in TERMS:
+        _fields(name, find("", TERMS, name))
+    elif "+" in name or name in LEARNERS:
+        learner, terms = split_method(name)
+        _fields(learner, find("", LEARNERS, learner), skip=("memory", "terms"))
+        for term in terms:
+            _fields(term, find("", TERMS, term))
+    else:
+        raise unknown("name", name, [*presets, *LEARNERS, *TERMS, *SOURCES, *sections])
+
+
+def _fields(section: str, kind: Any, skip: tuple[str, ...] = ()) -> None:
+    """One table: key, default, meaning; a profile's values each in a column of their own."""
+    print(inspect.cleandoc(kind.__doc__ or "").strip() + "\n")
+    profiles = getattr(inspect.getmodule(kind), "PROFILES", None) if section == "rrr" else None
+    columns = (
+        {profile: plain(kind(profile=profile)) for profile in profiles}
+        if profiles
+        else {"default": _defaults(kind)}
+    )
+    table = Table(box=None, pad_edge=False)
+    for head in ("key", *columns, "meaning"):
+        table.add_column(head, no_wrap=head != "meaning")
+    notes = _notes(kind)
+    for f in configurable(kind):
+        if f.name not in skip:
+            values = [_word(column[f.name]) for column in columns.values()]
+            table.add_row(f"{section}.{f.name}", *values, notes.get(f.name, ""))
+    Console(highlight=False).print(table)
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    found = {}
+    for f in fields(kind):
+        if f.default is not MISSING:
+            found[f.name] = plain(f.default)
+        elif f.default_factory is not MISSING:
+            found[f.name] = plain(f.default_factory())
+        else:
+            found[f.name] = "(needed)"
+    return found
+
+
+def _word(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).replace("\n...\n", "").strip()
+
+
+def _first_line(thing: Any) -> str:
+    return inspect.cleandoc(thing.__doc__ or "").splitlines()[0]
+
+
+def _notes(kind: Any) -> dict[str, str]:
+    """The strings below a dataclass's fields: they are the help text."""
+    notes: dict[str, str] = {}
+    for parent in reversed(kind.__mro__[:-1]):
+        if parent.__module__.split(".")[0] != __name__.split(".")[0]:
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for before, after in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(before, ast.AnnAssign)
+                and isinstance(before.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                notes[before.target.id] = " ".join(str(after.value.value).split())
+    return notes
