@@ -158,6 +158,14 @@ def test_half_a_cell_is_the_mean_of_two_and_the_edge_is_not_covered():
     assert covered[0, 0].tolist() == [True, True, True, False]
 
 
+def test_a_cell_that_lies_partly_outside_is_not_covered():
+    maps = torch.ones(3, 1, 4)
+    _, covered = follow(maps, by_cells(1, 4, [(0, 0.25, False), (0, -0.1, False), (0.1, 0, True)]))
+    assert covered[0, 0].tolist() == [True, True, True, False]
+    assert covered[1, 0].tolist() == [False, True, True, True]
+    assert not covered[2].any()
+
+
 def test_stacked_maps_move_as_single_ones():
     maps = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
     geometry = by_cells(4, 6, [(1, -2, True), (0, 1, False), (-3, 0.25, True)])

@@ -157,3 +157,16 @@ def test_out_is_cut_by_row(tiny_net):
     assert isinstance(part, Out)
     assert torch.equal(part.logits, out.logits[[4, 1]])
     assert torch.equal(part.maps["last_block"], out.maps["last_block"][[4, 1]])
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_maps_of_a_part_are_part_of_the_maps(tiny_net, closed):
+    """The shared view explains some rows of a batch whose logits hang on all of it."""
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    out = net(x, taps=("last_block",))
+    chosen = torch.tensor([4, 1, 2])
+    whole = gradcam(net, out, y, closed=closed)
+    part = gradcam(net, out.where(chosen), y[chosen], closed=closed)
+    assert torch.equal(part, whole[chosen])
+    part.sum().backward()
+    assert net.head.weight.grad.abs().max() > 0 and net.module.conv1.weight.grad.abs().max() > 0

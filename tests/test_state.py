@@ -145,8 +145,9 @@ def test_a_learner_comes_back_with_its_memory_and_terms(tmp_path):
 
 
 def test_configuration_is_no_state():
-    state = get_state(Keeper(memory=Memory(6)) + Counting())
-    assert state == {"seen_": 0, "memory": {"columns_": {}}}
+    learner = Keeper(memory=Memory(6)) + Counting(weight=3)
+    learner.seen_ = 1
+    assert get_state(learner) == {"seen_": 1, "memory": {"columns_": {}}}
 
 
 def test_tensors_leave_their_graph_behind():

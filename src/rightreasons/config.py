@@ -60,7 +60,7 @@ def resolve(
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = dict(preset.get(section) or {})
-    for word in overrides:
+    for word in sorted(overrides, key=lambda word: not word.startswith("data.source=")):
         _override(config, word)
     return complete(config)
 
@@ -78,7 +78,7 @@ def _override(config: dict[str, Any], word: str) -> None:
         ) from None
     *sections, key = path.split(".")
     if not sections and key != "seed":
-        raise unknown("key", key, ["seed", *(s for s in config if isinstance(config[s], dict))])
+        raise unknown("key", key, _keys(config))
     place = config
     for i, section in enumerate(sections):
         if not i and not isinstance(config.get(section), dict):
@@ -89,7 +89,19 @@ def _override(config: dict[str, Any], word: str) -> None:
         if not isinstance(place.get(section), dict):
             place[section] = {}
         place = place[section]
+    if path == "data.source" and value != place.get(key):
+        place.clear()  # fields of another source mean nothing to this one
     place[key] = value
+
+
+def _keys(config: Mapping[str, Any]) -> list[str]:
+    """Every key that can be set, as it is typed; the nearest to ``epochs`` is ``train.epochs``."""
+    full = complete(config)
+    found = ["seed"]
+    for section, values in full.items():
+        if isinstance(values, dict):
+            found += [f"{section}.{key}" for key in values]
+    return found
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,10 +51,11 @@ def gradcam(
                 "Grad-CAM was asked of a forward pass without a graph; enable gradients for it"
             )
         score = at.logits.gather(1, y[:, None]).sum()  # samples do not interact
+        maps, chosen = at.cut or (at.maps, slice(None))
         (slope,) = torch.autograd.grad(
-            score, activation, create_graph=torch.is_grad_enabled(), retain_graph=True
+            score, maps[target], create_graph=torch.is_grad_enabled(), retain_graph=True
         )
-        alpha = slope.mean((2, 3))
+        alpha = slope[chosen].mean((2, 3))
     if detach_weights:
         alpha = alpha.detach()
     raw = torch.einsum("bk,bkuv->buv", alpha, activation)

@@ -6,6 +6,8 @@ seen by then; NaN where i > k. T is the number of tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,8 +36,15 @@ def forgetting(R: Matrix) -> float:
 
 def seen_accuracy(R: Matrix, sizes: Matrix) -> Matrix:
     """``a_k``: accuracy on all test images of tasks 1..k after task k, every image the same say."""
-    shares = [np.average(R[k, : k + 1], weights=sizes[: k + 1]) for k in range(len(R))]
-    return np.array(shares)
+    return np.array([over_images(R[k, : k + 1], sizes[: k + 1]) for k in range(len(R))])
+
+
+def over_images(
+    accuracy: Sequence[float | None] | Matrix, sizes: Sequence[float] | Matrix
+) -> float:
+    """Accuracy over the images of several tasks; NaN if that of one is unknown."""
+    known = [np.nan if a is None else a for a in accuracy]
+    return float(np.dot(known, sizes) / np.sum(sizes))
 
 
 def average_incremental_accuracy(R: Matrix, sizes: Matrix) -> float:

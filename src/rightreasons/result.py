@@ -51,14 +51,10 @@ class Result:
         return self._accuracy("class")
 
     @property
-    def sizes(self) -> Matrix:
-        """(T,) test images of each task."""
-        return np.array(self.records[-1]["test_images"], dtype=float)
-
-    @property
     def seen(self) -> Matrix:
         """(T,) accuracy on all classes seen so far, what the paper plots."""
-        return metrics.seen_accuracy(self.R, self.sizes)
+        pairs = [(record["accuracy"]["class"], record["test_images"]) for record in self.records]
+        return np.array([metrics.over_images(*pair) for pair in pairs])
 
     @property
     def accuracy(self) -> float:
@@ -67,7 +63,8 @@ class Result:
 
     @property
     def average(self) -> float:
-        return metrics.average_incremental_accuracy(self.R, self.sizes)
+        """Of `seen` over tasks."""
+        return float(np.mean(self.seen))
 
     @property
     def bwt(self) -> float:
@@ -84,12 +81,12 @@ class Result:
             "R": _plain(self.R),
             "matrices": {name: _plain(matrix) for name, matrix in self.matrices.items()},
             "seen": _plain(self.seen),
-            "ACC": metrics.final_accuracy(self.R),
-            "accuracy": self.accuracy,
-            "average": self.average,
+            "ACC": _plain(metrics.final_accuracy(self.R)),
+            "accuracy": _plain(self.accuracy),
+            "average": _plain(self.average),
             "bwt": _plain(self.bwt),
             "forgetting": _plain(self.forgetting),
-            "task_aware_accuracy": metrics.final_accuracy(self.matrices["task"]),
+            "task_aware_accuracy": _plain(metrics.final_accuracy(self.matrices["task"])),
             **(self._pointing() if self.has_masks else {}),
             "drift": last["drift"],
             "bytes": last["bytes"],
@@ -111,8 +108,10 @@ class Result:
                 found[f"{name}_ii{suffix}"] = _plain(after)
                 found[f"{name}_Ti{suffix}"] = _plain(end)
                 found[f"{name}_undefined{suffix}"] = missing
-            shares = self.records[-1]["pointing"][how]["share"]
-            found[f"share{suffix}"] = float(np.mean(shares))
+            shares = [
+                np.nan if s is None else s for s in self.records[-1]["pointing"][how]["share"]
+            ]
+            found[f"share{suffix}"] = _plain(float(np.mean(shares)))
         return found
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from rightreasons.data import Source, source
+from rightreasons.data import Source, describe, source
 from rightreasons.errors import UserError, unknown
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Splits, Task
@@ -30,6 +30,8 @@ class Stream(Sequence[Task]):
     mean: Tensor
     std: Tensor
     flip: bool
+    data: Mapping[str, Any] | None = None
+    """the source's name and fields, if it can be found again by them"""
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -82,7 +84,8 @@ def stream(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"class {twice!r} is in two places of the stream; name each class once")
-    return cut(origin.load([place[name] for name in names]), counts, names, origin.flip)
+    made = cut(origin.load([place[name] for name in names]), counts, names, origin.flip)
+    return replace(made, data=describe(origin))
 
 
 def cut(splits: Splits, counts: Sequence[int], names: Sequence[str], flip: bool) -> Stream:

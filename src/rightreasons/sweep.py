@@ -30,8 +30,9 @@ from rich.progress import (
 
 from rightreasons.config import build, resolve
 from rightreasons.errors import UserError
+from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import write
+from rightreasons.runfiles import read_yaml, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -63,9 +64,14 @@ def execute(
     config: dict[str, Any], folder: Path, show: bool = False, prefix: Path | None = None
 ) -> None:
     """Train what a config describes into a folder; ``prefix`` holds or gets the first task."""
+    import torch
+
     from rightreasons.runs import Run
     from rightreasons.train import fit
 
+    if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
+        threads = _recorded_threads(folder) or torch.get_num_threads()
+        config = config | {"train": config["train"] | {"threads": threads}}
     parts = build(config)
     net, stream = parts.load()
     fit(
@@ -78,6 +84,12 @@ def execute(
         progress=show,
         prefix=prefix,
     )
+
+
+def _recorded_threads(folder: Path) -> int | None:
+    path = folder / "config.yaml"
+    train = read_yaml(path).get("train") if path.exists() else None
+    return train.get("threads") if isinstance(train, dict) else None
 
 
 def compare(
@@ -94,8 +106,13 @@ def compare(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    carried = {term for method in methods for term in split_method(method)[1]}
+    for word in overrides:
+        section = word.split(".")[0]
+        if section in TERMS and section not in carried:
+            raise UserError(f"{word!r} is for {section}, which none of {','.join(methods)} carries")
     jobs = []
-    first = [resolve(benchmark, method, _for(method, overrides))["seed"] for method in methods][0]
+    first = min(resolve(benchmark, method, _for(method, overrides))["seed"] for method in methods)
     others = [word for word in overrides if not word.startswith("seed=")]
     for seed in range(first, first + seeds):
         for method in methods:
@@ -217,11 +234,11 @@ class Board:
             done = _records(job.folder)
             if len(done) > self.tasks[job.label]:
                 self.tasks[job.label] = len(done)
-                finished = sum(self.tasks.values())
+                finished, last = sum(self.tasks.values()), done[-1]
                 self.console.print(
                     f"[{finished}/{self.total}] {job.label}  task {len(done)}/"
                     f"{_tasks(job.config)}  accuracy on all classes seen "
-                    f"{100 * _seen(done[-1]):.1f} %",
+                    f"{100 * over_images(last['accuracy']['class'], last['test_images']):.1f} %",
                     markup=False,
                 )
                 self.bar.update(self.id, completed=finished, description=job.label)
@@ -237,9 +254,3 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def _seen(record: dict[str, Any]) -> float:
-    sizes = record["test_images"]
-    right = zip(record["accuracy"]["class"], sizes, strict=True)
-    return float(sum(a * n for a, n in right) / sum(sizes))

@@ -25,6 +25,7 @@ from rightreasons.evaluate import CHUNK, evaluate
 from rightreasons.feed import Feed, Where, move
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, choose, join
+from rightreasons.metrics import over_images
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train, Update, pick_device, trainable, updater
 from rightreasons.progress import Reporter
@@ -93,6 +94,7 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
     return {
         "method": learner.method,
         "seed": seed,
+        **({"data": dict(stream.data)} if stream.data else {}),
         "stream": {
             "tasks": [[stream.class_names[c] for c in task.classes] for task in stream],
             "images": sizes,
@@ -136,8 +138,7 @@ class Loop:
                     f"type {term.name}.view=canonical"
                 )
         if self.learner.remembers:
-            for task in self.stream:
-                self.memory.quota(task.seen)
+            self.memory.quota(self.stream[-1].seen)
 
     def run(self, run: Run | None, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:
@@ -381,9 +382,7 @@ def _taps(terms: Sequence[Term]) -> list[str]:
 
 
 def _line(record: dict[str, Any], tasks: int) -> str:
-    row = record["accuracy"]["class"]
-    sizes = record["test_images"]
-    seen = sum(a * n for a, n in zip(row, sizes, strict=True)) / sum(sizes)
+    seen = over_images(record["accuracy"]["class"], record["test_images"])
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}
     return (

@@ -98,10 +98,12 @@ class Out(NamedTuple):
     logits: Tensor  # (B,C)
     z: Tensor  # (B,D) the input of the head, pooled
     maps: Mapping[str, Tensor]  # (B,K,u,v) for each tap that was asked for, in the graph
+    cut: tuple[Mapping[str, Tensor], Tensor] | None = None
+    """of a part: the maps of the whole, which the logits hang on, and which rows were chosen"""
 
     def where(self, chosen: Tensor) -> Out:
         maps = {name: value[chosen] for name, value in self.maps.items()}
-        return Out(self.logits[chosen], self.z[chosen], maps)
+        return Out(self.logits[chosen], self.z[chosen], maps, (self.maps, chosen))
 
 
 @dataclass(frozen=True)

@@ -183,11 +183,19 @@ def test_terms_of_one_learner_share_a_forward(tiny_stream, tiny_net, tiny_train,
     assert len(together) == 2 * 3 + 3  # a step each in tasks 2 and 3, and one to store a task
 
 
-@pytest.mark.parametrize("view", ["shared", "ignore"])
-@pytest.mark.parametrize("with_", ["rrr", "evidence"])
-def test_other_views_train(view, with_, plain, tiny_stream, tiny_net, tiny_train):
-    options = {"target": "last_block"} if with_ == "rrr" else {}
-    joined = learner("er", term(with_, view=view, weight=5.0, **options))
+@pytest.mark.parametrize(
+    "with_, options",
+    [
+        ("rrr", {"view": "shared", "target": "last_block"}),
+        ("rrr", {"view": "shared", "target": "paper", "bn": "frozen"}),
+        ("rrr", {"view": "ignore"}),
+        ("evidence", {"view": "shared"}),
+        ("evidence", {"view": "shared", "bn": "frozen"}),
+        ("evidence", {"view": "ignore", "bn": "train"}),
+    ],
+)
+def test_other_views_train(with_, options, plain, tiny_stream, tiny_net, tiny_train):
+    joined = learner("er", term(with_, weight=5.0, **options))
     result = rr.fit(joined, tiny_net, tiny_stream, train=tiny_train, progress=False)
     base = trained(plain, "er", tiny_stream, tiny_net, tiny_train)
     assert not equal(weights(base), weights(result))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rightreasons.config import plain
 from rightreasons.data.arrays import Arrays
 from rightreasons.data.folder import Folder
 from rightreasons.errors import UserError
@@ -40,3 +41,11 @@ def source(data: Any, **options: Any) -> Source:
     raise UserError(
         f"data is a {type(data).__name__}, expected a source's name or (x, y[, masks]) arrays"
     )
+
+
+def describe(origin: Source) -> dict[str, Any] | None:
+    """A named source as a config section; None for arrays."""
+    for name in SOURCES:
+        if type(origin) is find("data source", SOURCES, name):
+            return {"source": name, **plain(origin)}
+    return None

@@ -26,8 +26,8 @@ TESTS = ("val", "test")
 class Folder:
     """Images in one folder a class, read upright, in RGB, cut to a square.
 
-    With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise a share ``test``
-    of each class's images, at least one, is held out by ``seed``.
+    With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise a share
+    ``test`` of each class's images, at least one, is held out by ``seed``.
     """
 
     path: str

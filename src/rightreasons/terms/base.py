@@ -32,6 +32,7 @@ class Term(ABC):
     """Base of all terms; ``weight`` multiplies what a call returns."""
 
     weight: float = 1.0
+    """multiplies the loss, whose reduction each term states"""
     view: str = "canonical"
     """canonical: images as they are, in a forward of their own; shared: the learner's forward of
     replayed images, stored maps following crop and flip; ignore: augmented images, maps that do not

@@ -83,6 +83,7 @@ class RRR(Term):
     profile: str = "paper"
     """paper, released (what the authors' code meant) or recommended (our best of eq. 2)"""
     explain: str = "gradcam"
+    """the explainer: gradcam"""
     target: str = FROM_PROFILE
     """paper, last_block, or the name of a layer"""
     score: str = FROM_PROFILE

@@ -1,0 +1,138 @@
+"""What explanation replay adds to a training step: FLOPs, counted, and time, as ratios.
+
+    python benchmarks/step.py [--pairs 200] [--only resnet8]
+
+Protocol: one thread, process CPU time, pairs of steps alternated in one process (A B, B A, ...),
+ratio of medians with a bootstrap interval, and a row that compares plain replay with itself. A step
+is the library's own: drawing and augmenting the batch, forward, loss, terms, backward, optimiser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import rightreasons as rr
+from rightreasons.train import Loop
+
+SHARED = {"view": "shared"}
+ROWS: dict[str, list[tuple[str, list[rr.Term]]]] = {  # net: what joins er
+    "resnet18-cifar": [
+        ("er again (A/A)", []),
+        ("rrr, gradcam, last_block, shared", [rr.RRR(target="last_block", **SHARED)]),
+        ("evidence, shared, 100 classes", [rr.Evidence(**SHARED)]),
+        ("rrr, gradcam, paper's target, shared, bn frozen", [rr.RRR(bn="frozen", **SHARED)]),
+        ("rrr, gradcam, paper's target, canonical", [rr.RRR()]),
+    ],
+    "resnet8": [
+        ("er again (A/A)", []),
+        ("rrr, gradcam, last_block, shared", [rr.RRR(target="last_block", **SHARED)]),
+        ("evidence, shared, 100 classes", [rr.Evidence(**SHARED)]),
+        ("rrr, gradcam, paper's target, shared, bn frozen", [rr.RRR(bn="frozen", **SHARED)]),
+        ("rrr, gradcam, paper's target, canonical", [rr.RRR()]),
+        ("evidence, canonical, 100 classes", [rr.Evidence()]),
+        ("logits, shared", [rr.Logits(**SHARED)]),
+    ],
+}
+BATCH = {"resnet18-cifar": 4, "resnet8": 16}  # new images a step, and as many replayed
+
+
+def steps(net: str, terms: list[rr.Term], stream: rr.Stream) -> Callable[[], None]:
+    """A function that makes one training step of the second task, 100 classes seen."""
+    learner: rr.Learner = rr.ER(memory=rr.Memory(200))
+    for term in terms:
+        term.rows = BATCH[net]
+        learner = learner + term
+    train = rr.Train(batch=BATCH[net], augment=rr.Augment(4, False), epochs=10**6)
+    loop = Loop(learner, rr.net(net), stream, train, seed=0)
+    loop.check()
+    for task in stream:
+        loop.net.grow(task.seen)
+        loop.remember(task)
+    run = _endless(loop, stream)
+    return lambda: next(run)
+
+
+def _endless(loop: Loop, stream: rr.Stream) -> Iterator[None]:
+    """The loop of `train.Loop.stage`, one step at a time."""
+    from functools import partial
+
+    from rightreasons.optimise import updater
+
+    task, (stage,) = stream[1], loop.learner.stages(stream[1])
+    update = updater(list(loop.net.parameters()), loop.train)
+    loop.net.train()
+    for epoch in count():
+        for step, batch in enumerate(loop.feed.batches(task, stage, loop.train, epoch)):
+            where = (task.index, stage.name, epoch, step)
+            objective = partial(loop.objective, stage, loop.learner.terms, where)
+            loop.learner.step(loop.net, batch, objective, partial(update, epoch))
+            yield
+
+
+def flops(step: Callable[[], None]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
+
+
+def timed(step: Callable[[], None]) -> float:
+    begun = time.process_time()
+    step()
+    return time.process_time() - begun
+
+
+def measure(a: Callable[[], None], b: Callable[[], None], pairs: int) -> list[tuple[float, float]]:
+    for _ in range(3):
+        a()
+        b()
+    times = []
+    for i in range(pairs):
+        if i % 2:
+            second, first = timed(b), timed(a)
+        else:
+            first, second = timed(a), timed(b)
+        times.append((first, second))
+    return times
+
+
+def ratio(times: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """Ratio of medians b/a, and its 95 % bootstrap interval over pairs."""
+    t = torch.tensor(times, dtype=torch.float64)
+    draws = torch.randint(len(t), (2000, len(t)), generator=torch.Generator().manual_seed(0))
+    medians = t[draws].median(1).values  # (2000,2)
+    low, high = (medians[:, 1] / medians[:, 0]).quantile(torch.tensor([0.025, 0.975]).double())
+    a, b = t.median(0).values
+    return float(b / a), float(low), float(high)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--only", choices=list(ROWS))
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    stream = rr.stream("glyphs", tasks=[90, 10], train=4, test=1)
+    print(f"torch {torch.__version__}, 1 thread, {chosen.pairs} alternated pairs")
+    print("| net | er + | FLOPs / er | time / er | 95 % interval |\n|---|---|--:|--:|--:|")
+    for net, rows in ROWS.items():
+        if chosen.only not in (None, net):
+            continue
+        base = steps(net, [], stream)
+        plain = flops(base)
+        for name, terms in rows:
+            joined = steps(net, terms, stream)
+            share = flops(joined) / plain
+            r, low, high = ratio(measure(base, joined, chosen.pairs))
+            print(f"| {net} | {name} | {share:.4f} | {r:.3f} | {low:.3f} to {high:.3f} |")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Using a finished run: predict, and learn more classes as the run that had them from the start."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import rightreasons as rr
+from rightreasons.memory import Ragged
+
+CLASSES = ("a", "b", "c", "d", "e", "f")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Six class folders of glyphs, all together, and cut into four known and two new."""
+    base = tmp_path_factory.mktemp("pictures")
+    stream = rr.stream("glyphs", tasks=1, classes=6, train=10, test=1, size=16)
+    images = stream[0].train
+    for i in range(len(images)):
+        pixels = images.pixels(torch.tensor([i]))[0].permute(1, 2, 0).numpy()
+        name = CLASSES[int(images.y[i])]
+        for part in ("all", "known" if name in CLASSES[:4] else "new"):
+            folder = base / part / name
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / f"{i:03d}.png")
+    return base
+
+
+def learner():
+    return rr.ER(memory=rr.Memory(12)) + rr.RRR(rows=4) + rr.Evidence(rows=4)
+
+
+@pytest.fixture(scope="module")
+def known(pictures, tmp_path_factory):
+    """A finished run on the four known classes."""
+    folder = tmp_path_factory.mktemp("runs") / "known"
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    train = rr.Train(epochs=2, batch=8, optimiser="adamw", augment=rr.Augment(2, False))
+    rr.fit(learner(), rr.net("resnet8"), stream, train=train, run=folder, progress=False)
+    return folder
+
+
+def same_columns(a, b):
+    for name, column in a.columns_.items():
+        other = b.columns_[name]
+        if isinstance(column, Ragged):
+            assert torch.equal(column.values, other.values), name
+            assert torch.equal(column.lengths, other.lengths), name
+        else:
+            assert torch.equal(column, other), name
+    assert a.columns_.keys() == b.columns_.keys()
+
+
+def test_extend_equals_the_run_that_listed_these_classes_last(pictures, known, tmp_path):
+    groups = [["a", "b"], ["c", "d"], ["e", "f"]]
+    stream = rr.stream(pictures / "all", tasks=groups, size=16)
+    train = rr.Train(epochs=2, batch=8, optimiser="adamw", augment=rr.Augment(2, False))
+    whole = rr.fit(learner(), rr.net("resnet8"), stream, train=train, progress=False)
+    longer = rr.extend(known, pictures / "new", tmp_path / "longer", progress=False)
+    state, other = whole.net.state_dict(), longer.net.state_dict()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    same_columns(whole.learner.memory, longer.learner.memory)
+    assert np.array_equal(whole.R, longer.R, equal_nan=True)
+    assert rr.load(tmp_path / "longer").class_names == CLASSES
+
+
+def test_extend_without_the_old_test_data_says_nan_and_learns_the_same(pictures, known, tmp_path):
+    there = rr.extend(known, pictures / "new", tmp_path / "there", progress=False)
+    hidden = pictures / "hidden"
+    (pictures / "known").rename(hidden)
+    try:
+        gone = rr.extend(known, pictures / "new", tmp_path / "gone", progress=False)
+    finally:
+        hidden.rename(pictures / "known")
+    assert np.isnan(gone.R[-1, :2]).all() and not np.isnan(gone.R[-1, 2])
+    assert not np.isnan(there.R[-1]).any()
+    assert gone.R[-1, 2] == there.R[-1, 2]
+    state, other = there.net.state_dict(), gone.net.state_dict()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+
+
+def test_a_run_can_be_extended_twice(pictures, known, tmp_path):
+    once = tmp_path / "once"
+    (tmp_path / "e").mkdir()
+    (tmp_path / "f").mkdir()
+    shutil.copytree(pictures / "new" / "e", tmp_path / "e" / "e")
+    shutil.copytree(pictures / "new" / "f", tmp_path / "f" / "f")
+    rr.extend(known, tmp_path / "e", once, progress=False)
+    twice = rr.extend(once, tmp_path / "f", tmp_path / "twice", progress=False)
+    assert twice.R.shape == (4, 4)
+    assert not np.isnan(twice.R[-1]).any()
+    assert rr.load(tmp_path / "twice").class_names == CLASSES
+
+
+def test_predict_says_what_the_net_says(pictures, known):
+    model = rr.load(known)
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    x = torch.cat([task.test.pixels(torch.arange(len(task.test))) for task in stream])
+    found = model.predict(x)
+    normal = (x.float() - stream.mean.view(3, 1, 1)) / stream.std.view(3, 1, 1)
+    with torch.no_grad():
+        logits = model.net(normal).logits
+    assert found.names == [CLASSES[i] for i in logits.argmax(1)]
+    assert np.allclose(found.confidence, logits.softmax(1).max(1).values)
+    assert found.maps.shape == (len(x), 16, 16)
+    row, column = found.peaks[0]
+    assert found.maps[0, row, column] == pytest.approx(found.maps[0].max(), rel=1e-5)
+    channels_last = x.permute(0, 2, 3, 1).numpy()
+    assert model.predict(channels_last).names == found.names
+
+
+def test_predict_reads_files(pictures, known):
+    file = next((pictures / "known" / "a").iterdir())
+    model = rr.load(known)
+    pixels = np.asarray(Image.open(file))[None]
+    assert model.predict([file]).names == model.predict(pixels).names
+
+
+def test_bad_input_is_refused_in_one_sentence(pictures, known, tmp_path):
+    model = rr.load(known)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"not an image")
+    cases = [
+        (lambda: rr.load(tmp_path), "holds no run"),
+        (lambda: model.predict(np.zeros((1, 8, 8, 3), np.uint8)), "trained on 16x16"),
+        (lambda: model.predict(np.zeros((1, 16, 16, 3))), "expected uint8"),
+        (lambda: model.predict([broken]), "cannot be read as an image"),
+        (lambda: model.predict([tmp_path / "none.png"]), "there is no image"),
+        (lambda: rr.extend(known, pictures / "known", tmp_path / "x"), "bears the name"),
+        (lambda: rr.extend(known, tmp_path / "nowhere", tmp_path / "x"), "is not a folder"),
+    ]
+    for call, words in cases:
+        with pytest.raises(rr.UserError, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "x").exists()
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(known, unfinished)
+    (unfinished / "result.json").unlink()
+    with pytest.raises(rr.UserError, match="not finished"):
+        rr.load(unfinished)
+
+
+def test_images_are_read_upright_in_rgb(tmp_path):
+    """Grey, transparent and rotated by EXIF: all become the same upright square."""
+    from rightreasons.data.folder import read
+
+    upright = np.zeros((20, 20), np.uint8)
+    upright[:10] = 255  # bright above
+    Image.fromarray(upright).save(tmp_path / "grey.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate by 90 degrees to the right when reading
+    turned = np.rot90(upright)  # 90 degrees to the left
+    Image.fromarray(turned.copy()).convert("RGB").save(tmp_path / "turned.jpg", exif=exif)
+    alpha = np.zeros((20, 20, 4), np.uint8)
+    alpha[10:, :, 3] = 255  # black below, nothing above: white shows through
+    Image.fromarray(alpha).save(tmp_path / "alpha.png")
+    for name in ("grey.png", "turned.jpg", "alpha.png"):
+        image = read(tmp_path / name, 10)
+        assert image.shape == (3, 10, 10) and image.dtype == np.uint8
+        assert image[:, :4].min() > 200 and image[:, 6:].max() < 55, name

@@ -1,0 +1,130 @@
+"""Nets: the head grows and keeps its rows, taps are in the graph, any module can be wrapped."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import rightreasons as rr
+from rightreasons.nets import NETS
+
+
+@pytest.mark.parametrize("name, cells", [*((n, 8) for n in NETS[:3]), ("resnet18-cifar", 4)])
+def test_named_nets_give_logits_embedding_and_maps(name, cells):
+    net = rr.net(name)
+    net.grow(7)
+    out = net(torch.randn(2, 3, 32, 32), taps=("last_block", "paper"))
+    assert out.logits.shape == (2, 7)
+    assert out.maps["last_block"].shape[2:] == (cells, cells)
+    assert out.maps["paper"].shape[2:] == (cells, cells)
+    assert torch.allclose(out.z, out.maps["last_block"].mean((2, 3)), atol=1e-5)
+    assert (out.maps["last_block"] >= 0).all()  # after the ReLU
+    assert (out.maps["paper"] < 0).any()  # before it
+    assert out.maps["last_block"].requires_grad
+
+
+def test_resnet18_has_the_size_of_the_cifar_variant():
+    """11.17 million weights without the head, as published for the 3x3 stem."""
+    body = sum(p.numel() for n, p in rr.net("resnet18-cifar").named_parameters() if "fc" not in n)
+    assert body == 11_168_832
+
+
+def test_the_head_keeps_its_rows_when_it_grows():
+    net = rr.net("resnet8")
+    net.grow(3, torch.Generator().manual_seed(0))
+    weight, bias = net.head.weight.clone(), net.head.bias.clone()
+    net.grow(5, torch.Generator().manual_seed(1))
+    assert net.classes == 5 and net.head.weight.shape == (5, 64)
+    assert torch.equal(net.head.weight[:3], weight) and torch.equal(net.head.bias[:3], bias)
+    assert net.head.weight[3:].abs().max() <= 64**-0.5 and net.head.weight[3:].std() > 0
+    with pytest.raises(rr.UserError, match="cannot shrink"):
+        net.grow(4)
+
+
+class Own(nn.Module):
+    """A user's classifier, with an in-place ReLU right after the last convolution."""
+
+    def __init__(self, pooled=True, flatten=False):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(8, 12, 3, 2, 1),
+            nn.ReLU(inplace=True),
+        )
+        self.flatten = flatten
+        self.classifier = nn.Linear(12 * (64 if flatten else 1), 10)
+
+    def forward(self, x):
+        h = self.features(x)
+        return self.classifier(h.flatten(1) if self.flatten else h.mean((2, 3)))
+
+
+def test_an_own_module_is_wrapped_by_watching_it():
+    module = Own()
+    before = copy.deepcopy(module.features.state_dict())
+    net = rr.net(module)
+    assert net.head_name == "classifier" and net.pooled_linear
+    assert net.path("last_block") == "features"
+    assert net.classes == 0
+    assert all(torch.equal(v, before[k]) for k, v in net.module.features.state_dict().items())
+    flat = rr.net(Own(flatten=True))
+    assert not flat.pooled_linear
+    assert rr.net(Own(), target="features.2").path("paper") == "features.2"
+
+
+def test_gradcam_on_an_own_module_before_an_in_place_relu():
+    """The ReLU is made out-of-place: the tap keeps its negative values."""
+    net = rr.net(Own(), target="features.2")
+    net.grow(4)
+    x = torch.randn(3, 3, 32, 32)
+    out = net(x, taps=("paper",))
+    assert (out.maps["paper"] < 0).any()
+    assert rr.gradcam(net, x, torch.tensor([0, 1, 2]), target="paper").shape == (3, 8, 8)
+
+
+def test_evidence_refuses_a_net_without_pooling(tiny_stream):
+    net = rr.net(Own(flatten=True))
+    with pytest.raises(rr.UserError, match="global average pooling"):
+        rr.fit(rr.ER() + rr.Evidence(), net, tiny_stream, progress=False)
+
+
+class Overwrites(Own):
+    def forward(self, x):
+        h = self.features[2](self.features[1](self.features[0](x)))
+        return self.classifier(F.relu_(h).mean((2, 3)))
+
+
+def test_writing_into_a_tap_is_an_error():
+    net = rr.net(Overwrites())
+    net.grow(2)
+    with pytest.raises(rr.UserError, match="in place"):
+        net(torch.randn(2, 3, 32, 32), taps=("features.2",))
+
+
+def test_bad_names_are_answered_with_the_nearest():
+    with pytest.raises(rr.UserError, match="did you mean 'resnet8'"):
+        rr.net("resnet9")
+    with pytest.raises(rr.UserError, match="did you mean 'features.2'"):
+        rr.net(Own(), target="feature.2")
+    with pytest.raises(rr.UserError, match="did you mean 'classifier'"):
+        rr.net(Own(), head="clasifier")
+    with pytest.raises(rr.UserError, match="expected maps"):
+        net = rr.net(Own())
+        net.grow(1)
+        net(torch.randn(1, 3, 32, 32), taps=("classifier",))
+    with pytest.raises(rr.UserError, match="pass size="):
+        rr.net(Own(flatten=True), size=20)
+
+
+def test_frozen_statistics_come_back_even_after_an_error():
+    net = rr.net("resnet8")
+    net.train()
+    with pytest.raises(ZeroDivisionError), net.frozen_statistics():
+        assert not net.module.bn1.training
+        raise ZeroDivisionError
+    assert net.module.bn1.training

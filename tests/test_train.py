@@ -1,0 +1,202 @@
+"""The loop: schedules, pools, records, what it refuses, and equal seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import rightreasons as rr
+from rightreasons.feed import Feed
+from rightreasons.optimise import updater
+from rightreasons.types import Pool, Stage
+
+
+def feed_of(stream, memory, seed=0):
+    return Feed(stream, memory, seed, torch.device("cpu"))
+
+
+def filled(stream, size=6):
+    """A memory that holds images of the first task."""
+    memory = rr.Memory(size)
+    images, index = stream[0].train, torch.tensor([0, 5, 10, 13, 17, 20])
+    y = images.y[index]
+    memory.add({"x": images.pixels(index), "y": y, "task": torch.zeros_like(y), "index": index})
+    return memory
+
+
+def test_an_epoch_sees_every_new_image_once(tiny_stream, tiny_train):
+    feed = feed_of(tiny_stream, filled(tiny_stream))
+    for mix, rows in (("none", 0), ("paired", 6), ("concat", None)):
+        stage = Stage(pool=Pool(mix=mix))
+        batches = list(feed.batches(tiny_stream[1], stage, tiny_train, 0))
+        new = sum((batch.row < 0).sum().item() for batch in batches)
+        assert new == len(tiny_stream[1].train)
+        old = [batch.row[batch.row >= 0].tolist() for batch in batches]
+        if mix == "concat":  # the memory is one more part of the pool
+            assert sorted(row for part in old for row in part) == list(range(6))
+        else:
+            assert all(len(part) == rows == len(set(part)) for part in old)
+        for batch in batches:
+            assert torch.equal(batch.task, feed.task_of[batch.y])
+            back = batch.row >= 0
+            assert torch.equal(batch.y[back], feed.memory["y"][batch.row[back]])
+
+
+def test_joint_sees_all_tasks_so_far(tiny_stream, tiny_train):
+    feed = feed_of(tiny_stream, rr.Memory())
+    stage = rr.Joint().stages(tiny_stream[2])[0]
+    batches = list(feed.batches(tiny_stream[2], stage, tiny_train, 0))
+    counts = torch.bincount(torch.cat([batch.y for batch in batches]))
+    assert counts.tolist() == [12] * 6
+
+
+def test_a_single_image_left_over_joins_the_last_batch(tiny_stream, tiny_train):
+    feed = feed_of(tiny_stream, rr.Memory())
+    sizes = [
+        len(b.y) for b in feed.batches(tiny_stream[0], Stage(), replace(tiny_train, batch=23), 0)
+    ]
+    assert sizes == [24]
+
+
+def test_learning_rate_falls_at_milestones():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    train = rr.Train(optimiser="sgd", lr=1.0, momentum=0.0, milestones=(1, 3), gamma=0.1)
+    update = updater([parameter], train)
+    places = []
+    for epoch in range(4):
+        before = parameter.item()
+        update(epoch, parameter.sum())
+        places.append(before - parameter.item())
+    assert places == pytest.approx([1.0, 0.1, 0.1, 0.01])
+
+
+@pytest.mark.parametrize("name", ["radam", "sgd", "adamw"])
+def test_clipping_bounds_the_step(name):
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    update = updater([parameter], rr.Train(optimiser=name, lr=0.1, clip=1e-3))
+    update(0, 1e6 * parameter.sum())
+    assert parameter.grad.norm() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_equal_seeds_are_equal_and_others_are_not(tiny_stream, tiny_net, tiny_train):
+    runs = [
+        rr.fit(
+            rr.ER(memory=rr.Memory(6)),
+            tiny_net,
+            tiny_stream,
+            train=tiny_train,
+            seed=s,
+            progress=False,
+        ).net.state_dict()
+        for s in (0, 0, 1)
+    ]
+    assert all(torch.equal(runs[0][k], runs[1][k]) for k in runs[0])
+    assert not torch.equal(runs[0]["module.conv1.weight"], runs[2]["module.conv1.weight"])
+
+
+def test_er_forgets_less_than_finetune_and_joint_least():
+    """The order that any working loop shows on an easy stream."""
+    stream = rr.stream("glyphs", tasks=2, classes=4, train=60, test=20)
+    train = rr.Train(epochs=12, batch=16, optimiser="adamw", lr=3e-3, augment=rr.Augment(1, False))
+    R = {
+        made.name: rr.fit(made, rr.net("resnet8"), stream, train=train, progress=False).R
+        for made in (rr.Finetune(), rr.ER(memory=rr.Memory(20)), rr.Joint())
+    }
+    assert R["finetune"][1, 0] < 0.2 and R["finetune"][1, 1] > 0.8
+    assert R["er"][1, 0] > R["finetune"][1, 0] + 0.1
+    assert R["joint"][1, 0] > 0.7
+
+
+def test_records_add_up(tiny_stream, tiny_net, tiny_train):
+    learner = rr.ER(memory=rr.Memory(12)) + rr.RRR(rows=4) + rr.Evidence(rows=4)
+    result = rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
+    last = result.records[-1]
+    assert last["rows"] == 12 and last["steps"] == 2 * 3
+    assert last["bytes"]["images"] == 12 * 3 * 16 * 16
+    maps = sum(s for n, s in result.learner.memory.nbytes().items() if "." in n)
+    assert last["bytes"]["maps"] == maps
+    # 4x4 half-precision maps with a float32 scale, a class and a flag a row
+    assert result.learner.memory.nbytes()["rrr.map"] == 12 * 4 * 4 * 2
+    known = result.learner.memory["evidence.map"]
+    assert known.lengths.tolist() == [2] * 4 + [4] * 4 + [6] * 4
+    assert known.values.nbytes == sum(known.lengths.tolist()) * 4 * 4 * 2
+    assert result.seen[-1] == pytest.approx(np.mean(result.R[-1]))
+    assert set(result.matrices) == {"class", "task", "pointing", "pointing_task"}
+    assert (result.matrices["task"][-1] >= result.R[-1]).all()
+    counts = result.outcomes()
+    total = counts.tp + counts.fp + counts.fn + counts.tn
+    assert total[-1].tolist() == last["pointing"]["images"] == [8, 8, 8]
+    assert np.allclose((counts.tp + counts.fp)[-1] / 8, result.R[-1])
+    assert result.records[0]["drift"]["cosine"] == pytest.approx([1.0])
+    assert last["drift"]["cosine"][-1] == pytest.approx(1.0)
+
+
+def test_task_aware_accuracy_is_over_the_tasks_own_classes(tiny_stream, tiny_net, tiny_train):
+    result = rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=tiny_train, progress=False)
+    images = tiny_stream[0].test
+    x = (images.pixels(torch.arange(len(images))).float() - tiny_stream.mean.view(3, 1, 1)) / (
+        tiny_stream.std.view(3, 1, 1)
+    )
+    with torch.no_grad():
+        logits = result.net.eval()(x).logits
+    expected = (logits[:, :2].argmax(1) == images.y).float().mean().item()
+    assert result.matrices["task"][2, 0] == pytest.approx(expected)
+    assert result.R[2, 0] == pytest.approx((logits.argmax(1) == images.y).float().mean().item())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny_stream, tiny_net, tiny_train):
+    train = replace(tiny_train, optimiser="sgd", lr=1e20, epochs=8)
+    with pytest.raises(rr.UserError, match="task loss is (nan|inf) in task 1"):
+        rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=train, progress=False)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda s: rr.fit("er", rr.net("resnet8"), s), "expected one such as rr.ER"),
+        (lambda s: rr.fit(rr.ER(), torch.nn.Linear(1, 1), s), "rr.net"),
+        (lambda s: rr.fit(rr.ER(memory=rr.Memory(3)), rr.net("resnet8"), s), "memory.size=6"),
+        (lambda s: rr.Train(optimiser="radamm"), "did you mean 'radam'"),
+        (lambda s: rr.Train(lr=0), "above 0"),
+        (lambda s: rr.Train(epochs=0), "at least 1"),
+        (lambda s: rr.fit(rr.ER() + rr.RRR(target="stages.9"), rr.net("resnet8"), s), "stages"),
+        (lambda s: rr.fit(rr.ER() + rr.RRR(view="shared"), rr.net("resnet8"), s), "last_block"),
+        (
+            lambda s: rr.fit(rr.Finetune() + rr.Evidence(view="shared"), rr.net("resnet8"), s),
+            "canonical",
+        ),
+        (
+            lambda s: rr.fit(rr.ER(), rr.net("resnet8"), s, train=rr.Train(device="gpu9")),
+            "train.device",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_training(tiny_stream, call, words, tmp_path):
+    with pytest.raises(rr.UserError, match=words) as caught:
+        call(tiny_stream)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_another_config_is_refused_with_the_keys(
+    tiny_stream, tiny_net, tiny_train, tmp_path
+):
+    rr.fit(
+        rr.Finetune(), tiny_net, tiny_stream, train=tiny_train, run=tmp_path / "a", progress=False
+    )
+    with pytest.raises(rr.UserError, match="train.epochs: 2 there, 3 asked"):
+        rr.fit(
+            rr.Finetune(),
+            tiny_net,
+            tiny_stream,
+            train=replace(tiny_train, epochs=3),
+            run=tmp_path / "a",
+            progress=False,
+        )
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    with pytest.raises(rr.UserError, match="not empty and holds no run"):
+        rr.fit(rr.Finetune(), tiny_net, tiny_stream, run=tmp_path / "b", progress=False)
+    assert [f.name for f in (tmp_path / "b").iterdir()] == ["notes.txt"]
