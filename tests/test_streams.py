@@ -195,7 +195,7 @@ def test_a_number_of_tasks_out_of_range(tasks):
     )
 
 
-@pytest.mark.parametrize("tasks", [[], [0, 2], [3, 4], [-1, 3]])
+@pytest.mark.parametrize("tasks", [[0, 2], [3, 4], [-1, 3]])
 def test_counts_that_do_not_fit(tasks):
     text = refusal("glyphs", tasks, classes=6)
     assert f"{sum(tasks)} classes" in text and "6 or less" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
 
 T = TypeVar("T")
+RESETS = ("data.source", "rrr.profile")
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,18 @@ def resolve(
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = dict(preset.get(section) or {})
-    for word in sorted(overrides, key=lambda word: not word.startswith("data.source=")):
+    for word in sorted(overrides, key=lambda word: word.partition("=")[0] not in RESETS):
         _override(config, word)
     return complete(config)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: an alias could make a value contain itself."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not values")
+        return super().compose_node(parent, index)
 
 
 def _override(config: dict[str, Any], word: str) -> None:
@@ -71,8 +81,8 @@ def _override(config: dict[str, Any], word: str) -> None:
     if not equals or not path:
         raise UserError(f"{word!r} is not key=value; type for example train.epochs=2")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError):  # a date that does not exist is a ValueError
         raise UserError(
             f"{text!r} is no value for {path}; quote it, or write lists as [1,2]"
         ) from None
@@ -89,8 +99,8 @@ def _override(config: dict[str, Any], word: str) -> None:
         if not isinstance(place.get(section), dict):
             place[section] = {}
         place = place[section]
-    if path == "data.source" and value != place.get(key):
-        place.clear()  # fields of another source mean nothing to this one
+    if path in RESETS and value != place.get(key):
+        place.clear()  # another source or profile brings its own fields and values
     place[key] = value
 
 
@@ -132,7 +142,8 @@ def learner_of(config: Mapping[str, Any]) -> Any:
 
     learner, terms = split_method(config["method"])
     memory = make(Memory, config.get("memory"), "memory")
-    made = make(find("method", LEARNERS, learner), config.get(learner), learner, memory=memory)
+    kind = find("method", LEARNERS, learner)
+    made = make(kind, config.get(learner), learner, memory=memory, terms=())
     for term in terms:
         made = made + make(find("term", TERMS, term), config.get(term), term)
     return made
@@ -202,6 +213,10 @@ def make(kind: type[T], values: Any, where: str, **given: Any) -> T:
         if name not in names:
             raise unknown("key", f"{where}.{name}", [f"{where}.{n}" for n in names])
         built[name] = convert(value, hints[name], f"{where}.{name}")
+    for f in configurable(kind):
+        needed = f.default is MISSING and f.default_factory is MISSING
+        if needed and f.name not in built and f.name not in given:
+            raise UserError(f"{where}.{f.name} is missing; type {where}.{f.name}=VALUE")
     return kind(**built, **given)
 
 

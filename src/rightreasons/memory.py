@@ -88,12 +88,13 @@ class Memory:
             raise unknown("memory.pick", self.pick, PICKS)
         if self.size < 1:
             raise UserError(f"memory.size is {self.size}, expected at least one row")
-        if isinstance(self.per_class, (list, tuple)):
-            self.per_class = (int(self.per_class[0]), int(self.per_class[1]))
-        numbers = self.per_class if isinstance(self.per_class, tuple) else (self.per_class or 1,)
-        if min(numbers) < 1:
+        if isinstance(self.per_class, list):
+            self.per_class = tuple(self.per_class)
+        numbers = self.per_class if isinstance(self.per_class, tuple) else (self.per_class,) * 2
+        if len(numbers) != 2 or any(n is not None and n < 1 for n in numbers):
             raise UserError(
-                f"memory.per_class is {self.per_class}, expected at least 1 row a class"
+                f"memory.per_class is {self.per_class}, expected at least 1 row a class, or two "
+                "such numbers, for the classes of the first task and for later ones"
             )
 
     def __len__(self) -> int:

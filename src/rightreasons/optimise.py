@@ -48,8 +48,14 @@ class Train:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"train.{name} is {value}, expected at least 1")
-        if not self.lr > 0 or not math.isfinite(self.lr):
-            raise UserError(f"train.lr is {self.lr}, expected a number above 0")
+        for name in ("lr", "gamma", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"train.{name} is {value}, expected a number above 0")
+        for name, below in (("momentum", 1.0), ("weight_decay", math.inf)):
+            value = getattr(self, name)
+            if not 0 <= value < below:
+                raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
 
 
 def trainable(net: Net, which: str) -> list[nn.Parameter]:
@@ -91,9 +97,13 @@ def make_optimiser(
 
 
 def pick_device(name: str) -> torch.device:
+    """The device of a name, if torch can use it; auto takes the first GPU or else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
-    except RuntimeError:
-        raise unknown("train.device", name, ("auto", "cpu", "cuda", "mps")) from None
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(
+            f"train.device is {name!r}, which torch cannot use here ({why}); type train.device=auto"
+        ) from None

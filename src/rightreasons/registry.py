@@ -24,9 +24,9 @@ SOURCES = {
 }
 
 
-def find(kind: str, known: Mapping[str, str], name: str) -> Any:
+def find(kind: str, known: Mapping[str, str], name: object) -> Any:
     """The class behind a name."""
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise unknown(kind, name, known)
     module, attribute = known[name].split(":")
     return getattr(import_module(module), attribute)

@@ -10,6 +10,7 @@ import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from rightreasons.memory import Ragged
@@ -61,6 +62,8 @@ def pack(value: Any) -> Any:
         return {k: pack(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [pack(v) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()  # a NumPy number is a float, and yet not one that loads again
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")

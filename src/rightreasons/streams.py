@@ -71,12 +71,13 @@ def stream(
     [(0, 1, 2, 3), (4, 5)]
     """
     origin = source(data, **options)
-    if _is_names(tasks):
+    if _kind(tasks) == "names":
         names = [str(name) for group in tasks for name in group]  # type: ignore[union-attr]
         counts = [len(group) for group in tasks]  # type: ignore[union-attr, arg-type]
     else:
         names = _ordered(origin, order, seed, classes)
         counts = _counts(tasks, len(names))  # type: ignore[arg-type]
+        names = names[: sum(counts)]
     place = {name: i for i, name in enumerate(origin.names)}
     for name in names:
         if name not in place:
@@ -127,8 +128,19 @@ def moments(images: Images, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     return mean.float(), std.float()
 
 
-def _is_names(tasks: Any) -> bool:
-    return not isinstance(tasks, (int, str)) and any(not isinstance(t, int) for t in tasks)
+def _kind(tasks: Any) -> str:
+    """Which of the three ways to say tasks this is."""
+    if isinstance(tasks, int) and not isinstance(tasks, bool):
+        return "number"
+    if isinstance(tasks, (list, tuple)) and tasks:
+        if all(isinstance(t, int) and not isinstance(t, bool) for t in tasks):
+            return "counts"
+        if all(isinstance(t, (list, tuple)) and len(t) > 0 for t in tasks):
+            return "names"
+    raise UserError(
+        f"stream.tasks is {tasks!r}, expected a number of tasks, class counts such as [50,10,10], "
+        "or lists of class names such as [[cat,dog],[bird]]"
+    )
 
 
 def _ordered(origin: Source, order: Any, seed: int, classes: int | None) -> list[str]:

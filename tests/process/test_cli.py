@@ -111,7 +111,7 @@ BAD = {
     "classes": (["glyphs-small", "er", *TINY, "stream.classes=400"], "stream.classes is 400"),
     "class": (["glyphs-small", "er", *TINY, "stream.order=[latin-AA]", "stream.classes=1",
                "stream.tasks=1"], "did you mean 'latin-A'?"),
-    "device": (["glyphs-small", "er", *TINY, "train.device=gpu"], "unknown train.device 'gpu'"),
+    "device": (["glyphs-small", "er", *TINY, "train.device=gpu"], "train.device is 'gpu'"),
     "decay": (["glyphs-small", "er", *TINY, "train.weight_decay=-1"], "train.weight_decay"),
     "folder": (["glyphs-small", "er", "data.source=folder"], "data."),
     "folder path": (["glyphs-small", "er", "data.source=folder", "data.path=nowhere"],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rightreasons.config import plain
+from rightreasons.config import make, plain
 from rightreasons.data.arrays import Arrays
 from rightreasons.data.folder import Folder
 from rightreasons.errors import UserError
@@ -30,9 +30,9 @@ class Source(Protocol):
 def source(data: Any, **options: Any) -> Source:
     """A source by name, a folder of class folders, or around ``(x, y[, masks])`` arrays."""
     if isinstance(data, Path) or (isinstance(data, str) and Path(data).is_dir()):
-        return Folder(str(data), **options)
+        return make(Folder, {"path": str(data), **options}, "data")
     if isinstance(data, str):
-        made: Source = find("data source", SOURCES, data)(**options)
+        made: Source = make(find("data source", SOURCES, data), options, "data")
         return made
     if isinstance(data, (tuple, list)):
         return Arrays(data, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ def _labels(y: NDArray[Any], count: int, which: str) -> list[str]:
     if y.dtype.kind not in "iuUSO":
         raise UserError(f"{which} labels are {y.dtype}, expected integers or strings")
     labels = y.tolist()
-    strange = [v for v in labels if not isinstance(v, (int, str))]
+    strange = [v for v in labels if not isinstance(v, (Integral, str))]
     if strange:
         raise UserError(
             f"{which} labels hold {strange[0]!r}, expected integers or strings throughout"
@@ -136,7 +137,8 @@ def _hold_out(part: Part, share: float, seed: int) -> tuple[Part, Part]:
                 f"class {name!r} has one image, expected two or more, one to train and one to test"
             )
         order = torch.randperm(len(places), generator=generator(seed, "data", "split", name))
-        held[places[order[: max(1, round(share * len(places)))]]] = True
+        count = min(max(1, round(share * len(places))), len(places) - 1)
+        held[places[order[:count]]] = True
 
     def cut(keep: Tensor) -> Part:
         kept = [label for label, k in zip(labels, keep.tolist(), strict=True) if k]

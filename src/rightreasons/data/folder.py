@@ -89,7 +89,8 @@ class Folder:
                 "to train and one to test"
             )
         order = torch.randperm(len(files), generator=generator(self.seed, "data", "split", name))
-        held = set(order[: max(1, round(self.test * len(files)))].tolist())
+        count = min(max(1, round(self.test * len(files))), len(files) - 1)
+        held = set(order[:count].tolist())
         return (
             [f for i, f in enumerate(files) if i not in held],
             [f for i, f in enumerate(files) if i in held],

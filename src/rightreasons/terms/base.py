@@ -6,6 +6,7 @@ taps that the term names, and hands over what came out beside the rows' columns.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Term(ABC):
         check_choice(self, "bn", BN)
         if self.rows < 1:
             raise UserError(f"{self.name}.rows is {self.rows}, expected at least 1")
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise UserError(f"{self.name}.weight is {self.weight}, expected 0 or more")
 
     @property
