@@ -22,7 +22,7 @@ lint: .venv/test.stamp
 	$(PYTHON) -m venv $(VENV_FLAGS) .venv
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[report]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e .
 	touch $@
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python

@@ -181,8 +181,13 @@ def show(name: str) -> None:
 def main() -> None:
     """The console script: a sentence and exit code 2 for bad input, no traceback."""
     try:
-        app(exit_on_error=False)
-    except CycloptsError:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        sentence = " ".join(str(error).split()).rstrip(".")
+        print(
+            f"rrr: {sentence}; rrr --help lists commands, rrr COMMAND --help its words",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except UserError as error:
         print(f"rrr: {error}", file=sys.stderr)

@@ -42,7 +42,7 @@ class Table:
     def rich(self) -> RichTable:
         table = RichTable(title=self.title, title_justify="left", title_style="bold")
         for i, name in enumerate(self.head):
-            table.add_column(name, justify="right" if i else "left", no_wrap=not i)
+            table.add_column(name, justify="right" if i else "left", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -113,43 +113,41 @@ def _known(groups: dict[str, list[Finished]], keys: Sequence[str]) -> list[str]:
 
 
 def _means(groups: dict[str, list[Finished]]) -> Table:
-    keys = _known(groups, list(MEASURES))
     first = next(iter(groups.values()))
     rows = [
-        [method, *(_spread([run.result[key] for run in group]) for key in keys)]
-        for method, group in groups.items()
+        [MEASURES[key], *(_spread([run.result[key] for run in g]) for g in groups.values())]
+        for key in _known(groups, list(MEASURES))
     ]
     title = f"{first[0].config.get('benchmark', '')}, {len(first)} seeds, %, mean ± std"
-    return Table(title, ["method", *(MEASURES[key] for key in keys)], rows)
+    return Table(title, ["", *groups], rows)
 
 
 def _seeds(groups: dict[str, list[Finished]]) -> Table:
     seeds = sorted({run.seed for group in groups.values() for run in group})
     rows = []
-    for method, group in groups.items():
-        at = {run.seed: _percent(run.result["accuracy"]) for run in group}
-        rows.append([method, *(at.get(seed, "") for seed in seeds)])
-    return Table("accuracy of every seed, %", ["method", *(f"seed {s}" for s in seeds)], rows)
+    for seed in seeds:
+        found = [[r.result["accuracy"] for r in g if r.seed == seed] for g in groups.values()]
+        rows.append([f"seed {seed}", *(_percent(f[0]) if f else "" for f in found)])
+    return Table("accuracy of every seed, %", ["", *groups], rows)
 
 
 def _pairs(groups: dict[str, list[Finished]]) -> tuple[Table, list[str]]:
-    keys = _known(groups, PAIRED)
+    pairs = {m: split_method(m)[0] for m in groups}
+    pairs = {m: base for m, base in pairs.items() if base != m and base in groups}
     rows, sentences = [], []
-    for method, group in groups.items():
-        base = split_method(method)[0]
-        if base == method or base not in groups:
-            continue
-        partner = {run.seed: run.result for run in groups[base]}
-        both = [run for run in group if run.seed in partner]
-        row = [f"{method} - {base}"]
-        for key in keys:
-            differences = [100 * (run.result[key] - partner[run.seed][key]) for run in both]
+    for key in _known(groups, PAIRED):
+        row = [MEASURES[key]]
+        for method, base in pairs.items():
+            partner = {run.seed: run.result[key] for run in groups[base]}
+            both = [run for run in groups[method] if run.seed in partner]
+            differences = [100 * (run.result[key] - partner[run.seed]) for run in both]
             row.append(_interval(differences))
             if key == "accuracy":
                 sentences.append(_sentence(method, base, differences))
         rows.append(row)
-    head = ["matched difference", *(MEASURES[key] for key in keys)]
-    return Table("points, mean and 95 % t interval over seeds", head, rows), sentences
+    head = ["", *(f"{method} - {base}" for method, base in pairs.items())]
+    title = "matched differences in points, mean and 95 % t interval over seeds"
+    return Table(title, head, rows if pairs else []), sentences
 
 
 def _sentence(method: str, base: str, differences: list[float]) -> str:
@@ -168,15 +166,12 @@ def _sentence(method: str, base: str, differences: list[float]) -> str:
 
 
 def _costs(groups: dict[str, list[Finished]]) -> Table:
-    rows = []
-    for method, group in groups.items():
-        size = group[0].result["bytes"]
-        step = mean(run.result["seconds_a_step"] for run in group)
-        total = mean(run.result["seconds"] for run in group)
-        cells = [_bytes(size["images"]), _bytes(size["maps"]), _bytes(size["model"])]
-        rows.append([method, *cells, f"{1000 * step:.1f}", f"{total:.0f}"])
-    head = ["method", "images", "maps", "model", "ms a step", "s a run"]
-    return Table("memory and time", head, rows)
+    sizes = [group[0].result["bytes"] for group in groups.values()]
+    rows = [[name, *(_bytes(size[name]) for size in sizes)] for name in ("images", "maps", "model")]
+    for name, key, scale in (("ms a step", "seconds_a_step", 1000), ("s a run", "seconds", 1)):
+        times = [mean(run.result[key] for run in group) for group in groups.values()]
+        rows.append([name, *(f"{scale * t:.1f}" for t in times)])
+    return Table("memory and time", ["", *groups], rows)
 
 
 def _percent(value: Any) -> str:
