@@ -35,12 +35,12 @@ class Result:
 
     @property
     def has_masks(self) -> bool:
-        return "pointing" in self.records[0]
+        return "pointing" in self.records[-1]
 
     def outcomes(self, how: str = "class") -> Outcomes:
         """(T,T) counts of the pointing game; ``how``: class or task, as in `matrices`."""
-        rows = [record["pointing"][how] for record in self.records]
-        return Outcomes(*(_matrix([row[name] for row in rows]) for name in Outcomes._fields))
+        rows = [record.get("pointing", {}).get(how, {}) for record in self.records]
+        return Outcomes(*(_matrix([row.get(n, []) for row in rows]) for n in Outcomes._fields))
 
     def _accuracy(self, how: str) -> Matrix:
         return _matrix([record["accuracy"][how] for record in self.records])

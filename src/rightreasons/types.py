@@ -16,7 +16,7 @@ class Images:
 
     x: Tensor  # (M,3,H,W) uint8, the pixels of the whole source
     y: Tensor  # (N,) int64
-    masks: Tensor | None = None  # (M,H,W) bool, where the object is
+    masks: Tensor | None = None  # (M,H,W) bool, where the object is; all False where unknown
     rows: Tensor | None = None  # (N,) positions in x; None means all, in order
 
     def __len__(self) -> int:
@@ -35,14 +35,16 @@ class Images:
         if all(p.x is self.x for p in parts):
             rows = torch.cat([p.positions(torch.arange(len(p))) for p in parts])
             return Images(self.x, y, self.masks, rows)
-        every = [torch.arange(len(p)) for p in parts]
-        x = torch.cat([p.pixels(i) for p, i in zip(parts, every, strict=True)])
+        places = [p.positions(torch.arange(len(p))) for p in parts]
+        x = torch.cat([p.x[place] for p, place in zip(parts, places, strict=True)])
+        if all(p.masks is None for p in parts):
+            return Images(x, y)
+        nothing = torch.zeros(x.shape[0], *x.shape[2:], dtype=torch.bool)  # no mask is an empty one
         masks = [
-            None if p.masks is None else p.masks[p.positions(i)]
-            for p, i in zip(parts, every, strict=True)
+            nothing[: len(p)] if p.masks is None else p.masks[place]
+            for p, place in zip(parts, places, strict=True)
         ]
-        known = [m for m in masks if m is not None]
-        return Images(x, y, torch.cat(known) if len(known) == len(masks) else None)
+        return Images(x, y, torch.cat(masks))
 
     def pixels(self, index: Tensor) -> Tensor:
         """The uint8 images (B,3,H,W) at these places of the subset."""

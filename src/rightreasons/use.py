@@ -44,7 +44,8 @@ def _looked(found: Predictions, i: int, size: tuple[int, int]) -> str:
     row, column = (found.peaks[i] + 0.5) / size
     across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
     down = "top" if row < 1 / 3 else "bottom" if row > 2 / 3 else "middle"
-    return f"looked at {100 * column:.0f} % across, {100 * row:.0f} % down ({down} {across})"
+    place = down if down == across else f"{down} {across}"
+    return f"looked at {100 * column:.0f} % across, {100 * row:.0f} % down ({place})"
 
 
 def draw(image: NDArray[np.uint8], found: Predictions, i: int, path: Path) -> None:
