@@ -1,4 +1,4 @@
-"""``rrr compare`` as a user types it: matched runs that share their first task equal separate ones."""
+"""``rrr compare`` as a user types it: runs that share their first task equal separate ones."""
 
 from __future__ import annotations
 
