@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rightreasons.augment import Augment, augment, follow
+from rightreasons.augment import Augment, augment, follow, middle
 from rightreasons.errors import UserError
 from rightreasons.types import Geometry
 
@@ -180,3 +180,23 @@ def test_the_identity_leaves_maps_as_they_are():
     maps = torch.randn(2, 7, 7, generator=torch.Generator().manual_seed(0))
     out, covered = follow(maps, by_cells(7, 7, [(0, 0, False)] * 2))
     assert torch.allclose(out, maps, atol=1e-5) and bool(covered.all())
+
+
+def test_a_window_is_cut_from_a_larger_image_and_follows_the_middle():
+    """Each output is the window that the geometry names, relative to the middle of the image."""
+    x = torch.randint(0, 256, (40, 3, 12, 14), dtype=torch.uint8)
+    how = Augment(crop=0, flip=True, cut=8)
+    out, geometry = augment(x, how, torch.Generator().manual_seed(0))
+    assert out.shape == (40, 3, 8, 8)
+    places = set()
+    for i in range(40):
+        theta = geometry.theta[i]
+        down, right = round(theta[1, 2].item() * 4) + 2, round(theta[0, 2].item() * 4) + 3
+        window = x[i, :, down : down + 8, right : right + 8]
+        expected = window.flip(2) if theta[0, 0] < 0 else window
+        assert torch.equal(out[i], expected)
+        places.add((down, right))
+    assert {d for d, _ in places} == set(range(5)) and {r for _, r in places} == set(range(7))
+    assert torch.equal(middle(x, 8), x[:, :, 2:10, 3:11])
+    with pytest.raises(UserError, match="augment.cut is 13"):
+        middle(x, 13)

@@ -93,7 +93,11 @@ def test_dotted_overrides_reach_every_section():
     assert config["stream"]["tasks"] == [1, 2]
     assert config["stream"]["order"] == ["latin-A", "latin-B", "digit-3"]
     assert config["net"]["name"] == "resnet20"
-    assert config["train"]["augment"] == {"crop": 3, "flip": False}  # the preset's flip stays
+    assert config["train"]["augment"] == {
+        "crop": 3,
+        "flip": False,
+        "cut": None,
+    }  # the preset's flip stays
     assert config["train"]["milestones"] == [1, 2] and config["train"]["replay"] is None
     assert config["memory"]["per_class"] == [4, 1]
     assert config["er"] == {"replay": "concat"}
@@ -115,7 +119,7 @@ def test_the_last_of_two_overrides_counts():
 
 def test_a_nested_override_after_null_starts_from_defaults():
     config = resolve("glyphs-small", "er", ["train.augment=null", "train.augment.crop=1"])
-    assert config["train"]["augment"] == {"crop": 1, "flip": True}
+    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("train.clip=[1]", "train.clip is [1], expected a number or null"),
         ("train.milestones=3", "train.milestones is 3, expected a list such as [1,2]"),
         ("train.milestones=[a]", "train.milestones is 'a', expected a whole number"),
-        ("train.augment=4", "train.augment is 4, expected keys crop, flip or null"),
+        ("train.augment=4", "train.augment is 4, expected keys crop, flip, cut or null"),
         ("train.augment.flip=7", "train.augment.flip is 7, expected true or false"),
         ("rrr.signed=yess", "rrr.signed is 'yess', expected true or false"),
         ("rrr.view=3", "rrr.view is 3, expected a word"),

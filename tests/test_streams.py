@@ -268,3 +268,32 @@ def test_a_source_that_gives_no_image_of_a_class(which):
     parts = Splits(lacking, whole) if which == "train" else Splits(whole, lacking)
     with pytest.raises(UserError, match=f"class 'b' has no {which} image, expected at least one"):
         cut(parts, [1, 1], ["a", "b"], True)
+
+
+def test_later_tasks_have_so_many_shots_and_whole_test_sets():
+    whole = rr.stream("glyphs", [4, 2, 2], classes=8, train=9, test=3, size=16)
+    few = rr.stream("glyphs", [4, 2, 2], classes=8, train=9, test=3, size=16, shots=5)
+    assert [len(task.train) for task in few] == [36, 10, 10]
+    assert [len(task.test) for task in few] == [len(task.test) for task in whole]
+    for a, b in zip(few[1:], whole[1:], strict=True):
+        assert torch.bincount(a.train.y)[list(a.classes)].tolist() == [5, 5]
+        assert set(a.train.positions(torch.arange(10)).tolist()) <= set(
+            b.train.positions(torch.arange(len(b.train))).tolist()
+        )
+    again = rr.stream("glyphs", [4, 2, 2], classes=8, train=9, test=3, size=16, shots=5)
+    other = rr.stream("glyphs", [4, 2, 2], classes=8, train=9, test=3, size=16, shots=5, seed=1)
+    assert torch.equal(few[1].train.rows, again[1].train.rows)
+    assert not torch.equal(few[1].train.rows, other[1].train.rows)
+    with pytest.raises(rr.UserError, match="has 9 train images, expected at least stream.shots=10"):
+        rr.stream("glyphs", [4, 2], classes=6, train=9, test=3, size=16, shots=10)
+
+
+def test_classes_are_drawn_inside_a_pool():
+    names = rr.stream("glyphs", 1, train=1, test=1, size=16).class_names
+    pool = names[10:30]
+    drawn = rr.stream(
+        "glyphs", 2, classes=6, order="seed", among=pool, train=1, test=1, size=16, seed=3
+    )
+    assert set(drawn.class_names) <= set(pool) and len(drawn.class_names) == 6
+    with pytest.raises(rr.UserError, match="class of the pool"):
+        rr.stream("glyphs", 1, among=["latin-AA"], train=1, test=1, size=16)

@@ -14,38 +14,60 @@ from rightreasons.types import Geometry
 
 @dataclass(frozen=True)
 class Augment:
-    """Random shift inside a black border of `crop` pixels, and a mirror image half of the time."""
+    """A random window on the image, and a mirror image half of the time."""
 
     crop: int = 4
+    """width of a black border that the window may reach into"""
     flip: bool = True
+    cut: int | None = None
+    """side of the window, the image's own by default; what is not augmented is cut in the middle"""
 
     def __post_init__(self) -> None:
         if self.crop < 0:
             raise UserError(f"augment.crop is {self.crop}, expected 0 or more pixels")
+        if self.cut is not None and self.cut < 1:
+            raise UserError(f"augment.cut is {self.cut}, expected at least 1 pixel")
+
+
+def middle(x: Tensor, cut: int | None) -> Tensor:
+    """The middle (...,cut,cut) of images or masks (...,H,W): the view that is not augmented."""
+    height, width = x.shape[-2:]
+    if cut is None or (height, width) == (cut, cut):
+        return x
+    if min(height, width) < cut:
+        raise UserError(f"augment.cut is {cut} and the images are {height}x{width}; type a smaller")
+    top, left = (height - cut) // 2, (width - cut) // 2
+    return x[..., top : top + cut, left : left + cut]
 
 
 def augment(x: Tensor, how: Augment, generator: torch.Generator) -> tuple[Tensor, Geometry]:
-    """Shift and mirror each image by its own draw; (B,3,H,W) uint8 in and out."""
-    batch, channels, height, width = x.shape
-    draws = torch.randint(0, 2 * how.crop + 1, (2, batch), generator=generator) - how.crop
-    coin = torch.rand(batch, generator=generator) < 0.5
-    flip = coin if how.flip else torch.zeros_like(coin)
-    down, right = draws.to(x.device)  # where the window lies on the bordered image
-    flip = flip.to(x.device)
+    """A window on each image by its own draw; uint8 (B,3,H,W) in, (B,3,h,w) out.
 
-    rows = torch.arange(height, device=x.device) + how.crop + down[:, None]  # (B,H)
+    The geometry is relative to the `middle` of the image.
+    """
+    batch, channels, tall, wide = x.shape
+    height, width = (how.cut or tall), (how.cut or wide)
+    top, left = (tall - height) // 2, (wide - width) // 2  # where the middle begins
+    down, right = (  # where the window lies on the bordered image
+        torch.randint(0, spare + 2 * how.crop + 1, (batch,), generator=generator).to(x.device)
+        for spare in (tall - height, wide - width)
+    )
+    coin = torch.rand(batch, generator=generator) < 0.5
+    flip = (coin if how.flip else torch.zeros_like(coin)).to(x.device)
+
+    rows = torch.arange(height, device=x.device) + down[:, None]  # (B,h)
     ahead = torch.arange(width, device=x.device).expand(batch, width)
-    columns = torch.where(flip[:, None], width - 1 - ahead, ahead) + how.crop + right[:, None]
-    border = width + 2 * how.crop
-    index = (rows[:, :, None] * border + columns[:, None, :]).reshape(batch, 1, -1)  # (B,1,HW)
+    columns = torch.where(flip[:, None], width - 1 - ahead, ahead) + right[:, None]
+    border = wide + 2 * how.crop
+    index = (rows[:, :, None] * border + columns[:, None, :]).reshape(batch, 1, -1)  # (B,1,hw)
     bordered = F.pad(x, [how.crop] * 4).flatten(2)  # (B,3,H'W')
-    moved = bordered.gather(2, index.expand(-1, channels, -1)).view_as(x)
+    moved = bordered.gather(2, index.expand(-1, channels, -1)).view(batch, -1, height, width)
 
     theta = x.new_zeros((batch, 2, 3), dtype=torch.float32)
     theta[:, 0, 0] = 1 - 2 * flip.float()
     theta[:, 1, 1] = 1
-    theta[:, 0, 2] = 2 * right / width
-    theta[:, 1, 2] = 2 * down / height
+    theta[:, 0, 2] = 2 * (right - how.crop - left) / width
+    theta[:, 1, 2] = 2 * (down - how.crop - top) / height
     return moved, Geometry(theta)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -28,6 +28,16 @@ class StreamFields:
     """use the first so many classes of the order"""
     order: str | list[str] = "seed"
     """natural, seed (drawn by the run's seed), or class names"""
+    shots: int | None = None
+    """train images a class from the second task on"""
+    pool: str | None = None
+    """draw the classes from this pool of `pools`"""
+    pools: dict[str, Any] = field(default_factory=dict)
+    """named lists of classes: what is tuned on one is reported on another"""
+
+    def __post_init__(self) -> None:
+        if self.pool is not None and self.pool not in self.pools:
+            raise unknown("stream.pool", self.pool, self.pools)
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class NetFields:
     name: str = "resnet8"
     target: str | None = None
     """the layer that Grad-CAM explains, if not the paper's"""
+    weights: str | None = None
+    """a torchvision file of weights, for resnet18, mobilenet-v2 and alexnet"""
 
 
 # --- what there is ---------------------------------------------------------------------------
@@ -174,8 +186,18 @@ class Parts:
         from rightreasons.streams import stream
 
         s = self.stream
-        made = stream(self.source, s.tasks, classes=s.classes, order=s.order, seed=self.seed)
-        return net(self.net.name, target=self.net.target), made
+        among = None if s.pool is None else s.pools[s.pool]
+        made = stream(
+            self.source,
+            s.tasks,
+            classes=s.classes,
+            order=s.order,
+            among=among,
+            shots=s.shots,
+            seed=self.seed,
+        )
+        n = self.net
+        return net(n.name, target=n.target, weights=n.weights), made
 
 
 def build(config: Mapping[str, Any]) -> Parts:
@@ -242,6 +264,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             return tuple(convert(v, every, where) for v in value)
         if kind is list and isinstance(value, (list, tuple)):
             return list(value)
+        if kind is dict and isinstance(value, Mapping):
+            return dict(value)
         if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
         if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
@@ -269,6 +293,8 @@ def _say(option: Any) -> str:
         return "null"
     if (typing.get_origin(option) or option) in (tuple, list):
         return "a list such as [1,2]"
+    if (typing.get_origin(option) or option) is dict:
+        return "keys such as {a: 1}"
     if is_dataclass(option):
         return "keys " + ", ".join(f.name for f in fields(option))
     return words.get(option, str(option))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rightreasons.augment import middle
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
@@ -72,7 +73,7 @@ def _look(
         found = {f"{how}.correct": answer == y for how, answer in answers.items()}
         found["map"] = gradcam(net, out, y, target=TARGET).detach()
         if images.masks is not None:
-            masks = images.masks[images.positions(index)].to(feed.device)
+            masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
             found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
             for how, answer in answers.items():
                 pointed = point(gradcam(net, out, answer, target=TARGET).detach(), masks)

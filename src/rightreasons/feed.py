@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rightreasons.augment import Augment, augment
+from rightreasons.augment import Augment, augment, middle
 from rightreasons.memory import Column, Memory, Ragged
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
@@ -20,8 +20,16 @@ Where = tuple[int | str, ...]  # task, stage, epoch, step: the key of a draw
 class Feed:
     """Draws from a stream and a memory by the seed; every draw has its own key."""
 
-    def __init__(self, stream: Stream, memory: Memory, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        memory: Memory,
+        seed: int,
+        device: torch.device,
+        cut: int | None = None,
+    ) -> None:
         self.stream, self.memory, self.seed, self.device = stream, memory, seed, device
+        self.cut = cut
         self.task_of = stream.task_of
         self.mean = stream.mean.view(3, 1, 1).to(device)
         self.std = stream.std.view(3, 1, 1).to(device)
@@ -75,7 +83,8 @@ class Feed:
         return Batch(self.normalise(x), y.to(to), self.task_of[y].to(to), row.to(to))
 
     def normalise(self, x: Tensor) -> Tensor:
-        return (x.to(self.device).float() - self.mean) / self.std
+        """The middle of uint8 images, as the net takes it."""
+        return (middle(x, self.cut).to(self.device).float() - self.mean) / self.std
 
     def explained(self, count: int, where: Where, how: Augment | None) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""

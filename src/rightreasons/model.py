@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rightreasons.augment import middle
 from rightreasons.config import build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder, read_all
@@ -80,12 +81,19 @@ class Model:
         )
 
     def _chunk(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = middle(x, self.cut)
         normal = (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
         with torch.set_grad_enabled(not closed_form(self.net, TARGET)):
             out = self.net(normal, taps=(TARGET,))
             scores = self.learner.predict(self.net, normal, out, self.learner.memory)
             maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
-        return scores.detach(), enlarge(maps.detach(), self.size)
+        return scores.detach(), enlarge(maps.detach(), x.shape[2:])
+
+    @property
+    def cut(self) -> int | None:
+        """The side of the middle that the net sees, if not all of the image."""
+        cut: int | None = self.config["train"]["augment"].get("cut")
+        return cut
 
 
 def load(run: str | Path, net: Net | None = None) -> Model:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rightreasons.augment import Augment
+from rightreasons.config import make
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
+from rightreasons.types import Stage, Task
 
 OPTIMISERS = ("radam", "sgd", "adamw")
 Update = Callable[[int, Tensor], None]  # of an epoch and a loss
@@ -37,6 +40,8 @@ class Train:
     """largest norm of the gradient"""
     augment: Augment | None = None
     """by default a crop of 4 pixels, and a flip if the data allows it"""
+    later: dict[str, Any] = field(default_factory=dict)
+    """what is different from the second task on, such as {batch: 10, lr: 0.002}"""
     device: str = "auto"
     threads: int | None = None
     """CPU threads; results are equal bit by bit at an equal number"""
@@ -56,6 +61,14 @@ class Train:
             value = getattr(self, name)
             if not 0 <= value < below:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
+        if self.later:
+            make(Train, self.later, "train.later", **dict.fromkeys(("later", "device", "threads")))
+
+    def at(self, task: Task, stage: Stage) -> Train:
+        """What holds in this stage of this task."""
+        later = make(Train, self.later, "train.later") if task.index else self
+        changed = {name: getattr(later, name) for name in self.later} if task.index else {}
+        return replace(self, **{**changed, **stage.train, "later": {}})
 
 
 def trainable(net: Net, which: str) -> list[nn.Parameter]:

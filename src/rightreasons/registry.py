@@ -20,6 +20,8 @@ TERMS = {
 }
 SOURCES = {
     "glyphs": "rightreasons.data.glyphs:Glyphs",
+    "cifar100": "rightreasons.data.cifar100:Cifar100",
+    "cub200": "rightreasons.data.cub200:Cub200",
     "folder": "rightreasons.data.folder:Folder",
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rightreasons.data import Source, describe, source
 from rightreasons.errors import UserError, unknown
+from rightreasons.memory import choose
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Splits, Task
 
@@ -58,14 +59,17 @@ def stream(
     *,
     classes: int | None = None,
     order: str | Sequence[str] = "natural",
+    among: Sequence[str] | None = None,
+    shots: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Stream:
     """Cut a data source into tasks of new classes.
 
     ``tasks``: a number of equal tasks, a list of class counts, or lists of class names. ``order``:
-    natural (the source's), seed (drawn by ``seed``), or class names; with ``classes`` only the
-    first so many are used. ``options`` go to the source.
+    natural (the source's), seed (drawn by ``seed``), or class names; ``among`` keeps the classes of
+    a pool, and ``classes`` the first so many. With ``shots`` the tasks after the first have so many
+    train images a class, drawn by ``seed``, and whole test sets. ``options`` go to the source.
 
     >>> [task.classes for task in stream("glyphs", tasks=[4, 2], train=2, test=1, classes=6)]
     [(0, 1, 2, 3), (4, 5)]
@@ -75,7 +79,7 @@ def stream(
         names = [str(name) for group in tasks for name in group]  # type: ignore[union-attr]
         counts = [len(group) for group in tasks]  # type: ignore[union-attr, arg-type]
     else:
-        names = _ordered(origin, order, seed, classes)
+        names = _ordered(origin, order, seed, among, classes)
         counts = _counts(tasks, len(names))  # type: ignore[arg-type]
         names = names[: sum(counts)]
     place = {name: i for i, name in enumerate(origin.names)}
@@ -86,7 +90,27 @@ def stream(
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"class {twice!r} is in two places of the stream; name each class once")
     made = cut(origin.load([place[name] for name in names]), counts, names, origin.flip)
+    if shots is not None:
+        made = few(made, shots, seed)
     return replace(made, data=describe(origin))
+
+
+def few(stream: Stream, shots: int, seed: int) -> Stream:
+    """The stream with so many train images a class from the second task on."""
+    if shots < 1:
+        raise UserError(f"stream.shots is {shots}, expected at least 1")
+    tasks = [stream[0]]
+    for task in stream[1:]:
+        counts = torch.bincount(task.train.y, minlength=task.seen)
+        for label in task.classes:
+            if counts[label] < shots:
+                raise UserError(
+                    f"class {stream.class_names[label]!r} has {int(counts[label])} train images, "
+                    f"expected at least stream.shots={shots}"
+                )
+        chosen = choose(task.train.y, shots, generator(seed, "data", "shots", task.index))
+        tasks.append(replace(task, train=task.train.subset(chosen)))
+    return replace(stream, tasks=tuple(tasks))
 
 
 def cut(splits: Splits, counts: Sequence[int], names: Sequence[str], flip: bool) -> Stream:
@@ -143,8 +167,16 @@ def _kind(tasks: Any) -> str:
     )
 
 
-def _ordered(origin: Source, order: Any, seed: int, classes: int | None) -> list[str]:
+def _ordered(
+    origin: Source, order: Any, seed: int, among: Sequence[str] | None, classes: int | None
+) -> list[str]:
     names = list(origin.names)
+    if among is not None:
+        for name in among:
+            if name not in names:
+                raise unknown("class of the pool", name, names)
+        pool = set(among)
+        names = [name for name in names if name in pool]
     if order == "seed":
         shuffled = torch.randperm(len(names), generator=generator(seed, "order")).tolist()
         names = [names[i] for i in shuffled]

@@ -121,7 +121,8 @@ class Loop:
         self.train, self.seed, self.prefix = train, seed, prefix
         self.memory = learner.memory
         self.device = pick_device(train.device)
-        self.feed = Feed(stream, self.memory, seed, self.device)
+        cut = train.augment.cut if train.augment else None
+        self.feed = Feed(stream, self.memory, seed, self.device, cut)
         self.records: list[dict[str, Any]] = []
         self.probes: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}
@@ -226,7 +227,7 @@ class Loop:
 
     def stage(self, task: Task, stage: Stage, reporter: Reporter) -> None:
         """Epochs of steps with one optimiser."""
-        train = replace(self.train, **stage.train)
+        train = self.train.at(task, stage)
         self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = trainable(self.net, stage.params)
         update = updater(parameters, train)
@@ -346,7 +347,7 @@ class Loop:
         """Steps of a task, for the time that is left."""
         total = 0
         for stage in self.learner.stages(task):
-            train = replace(self.train, **stage.train)
+            train = self.train.at(task, stage)
             images = len(self.feed.pool(task, stage))
             if stage.pool.mix == "concat" and task.index:
                 images += self.memory.size

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from rich.console import Console
+from torch import Tensor
 
+from rightreasons.augment import middle
 from rightreasons.data.folder import read
 from rightreasons.errors import UserError
 from rightreasons.model import Predictions, extend, load
@@ -29,32 +31,32 @@ def show_predictions(
         chances /= chances.sum()
         best = np.argsort(-chances)[:top]
         words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
-        print(f"{image}: {words}; {_looked(found, i, model.size)}")
+        print(f"{image}: {words}; {_looked(found, i)}")
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
         for i, image in enumerate(images):
             path = pictures / f"{i + 1:03d}-{image.stem}.png"
-            draw(read(image, model.size[0]), found, i, path)
+            draw(middle(torch.from_numpy(read(image, model.size[0])), model.cut), found, i, path)
         print(f"pictures: {pictures}")
 
 
-def _looked(found: Predictions, i: int, size: tuple[int, int]) -> str:
+def _looked(found: Predictions, i: int) -> str:
     if found.maps[i].max() <= 0:
         return "no place speaks for it"
-    row, column = (found.peaks[i] + 0.5) / size
+    row, column = (found.peaks[i] + 0.5) / found.maps[i].shape
     across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
     down = "top" if row < 1 / 3 else "bottom" if row > 2 / 3 else "middle"
     place = down if down == across else f"{down} {across}"
     return f"looked at {100 * column:.0f} % across, {100 * row:.0f} % down ({place})"
 
 
-def draw(image: NDArray[np.uint8], found: Predictions, i: int, path: Path) -> None:
+def draw(image: Tensor, found: Predictions, i: int, path: Path) -> None:
     """The image beside itself with the map laid over it, the peak marked."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 2.9), layout="constrained")
     plain, overlaid = figure.subplots(1, 2)
-    pixels = image.transpose(1, 2, 0)
+    pixels = image.permute(1, 2, 0).numpy()
     saliency = found.maps[i]
     plain.imshow(pixels)
     overlaid.imshow(pixels.mean(2), cmap="gray", vmin=0, vmax=255)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from rightreasons.errors import UserError
+from rightreasons.data.cache import DataWarning, Item, decode, read
+from rightreasons.errors import UserError, unknown
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Splits
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+ENDINGS = set(".jpg .jpeg .jpe .jfif .png .bmp .gif .webp .tif .tiff .ppm .pgm .avif .jp2".split())
+BESIDE = set(".txt .csv .tsv .json .xml .yaml .md .db .ini .mat .npy".split())  # never images
 TESTS = ("val", "test")
+ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet: val/images/* and a line with each one's class
+FORMATS = ("xywh", "xyxy")
+
+Labelled = list[tuple[Item, int]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class Folder:
     """Images in one folder a class, read upright, in RGB, cut to a square.
 
     With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise a share
-    ``test`` of each class's images, at least one, is held out by ``seed``.
+    ``test`` of each class's images, at least one, is held out by ``seed``. Paths that do not exist
+    as given are looked for below the folder and below ``RRR_DATA``.
     """
 
     path: str
@@ -36,53 +43,95 @@ class Folder:
     test: float = 0.2
     """share of each class that is held out, where the folder has no split of its own"""
     seed: int = 0
+    masks: str = ""
+    """a folder like this one with a mask at each image's path (any image ending; light: object)"""
+    boxes: str = ""
+    """a file with lines `path x y width height`, path below this folder, instead of masks"""
+    box_format: str = "xywh"
+    """numbers of a box: xywh, or xyxy for its first and last column and row, counted from 0"""
+    classes: str = ""
+    """a file with one class name a line: these classes, in this order"""
+    skip_bad: bool = False
+    """leave out files that cannot be read"""
 
     flip: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not Path(self.path).is_dir():
+        if not locate(self.path).is_dir():
             raise UserError(f"{self.path} is not a folder; pass a folder with one folder a class")
         if self.size < 8:
             raise UserError(f"data.size is {self.size}, expected at least 8 pixels")
         if not 0 < self.test < 1:
             raise UserError(f"data.test is {self.test}, expected a share between 0 and 1")
+        if self.box_format not in FORMATS:
+            raise unknown("data.box_format", self.box_format, FORMATS)
+        if self.masks and self.boxes:
+            raise UserError("data.masks and data.boxes are both given; give one of them")
 
     @cached_property
-    def _roots(self) -> tuple[Path, Path | None]:
+    def base(self) -> Path:
+        return locate(self.path)
+
+    @cached_property
+    def roots(self) -> tuple[Path, Path | None]:
         """Where the class folders are, for train and, if it is apart, for test."""
-        base = Path(self.path)
-        tests = [base / name for name in TESTS if (base / name).is_dir()]
-        if (base / "train").is_dir() and tests:
-            return base / "train", tests[0]
-        return base, None
+        tests = [self.base / name for name in TESTS if (self.base / name).is_dir()]
+        if not (self.base / "train").is_dir():
+            return self.base, None
+        return self.base / "train", tests[0] if tests else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        train, _ = self._roots
-        found = sorted(f.name for f in train.iterdir() if f.is_dir() and not f.name.startswith("."))
+        train, test = self.roots
+        found = self._class_folders(train)
         if not found:
             raise UserError(f"{train} holds no class folder; put the images of each class in one")
+        if self.classes:
+            return _class_list(locate(self.classes, self.base), found)
+        if test is not None and not (test / ANNOTATIONS).exists():
+            for name in self._class_folders(test):
+                if name not in found:
+                    raise UserError(
+                        f"class folder {test / name} has test images and there is no {train / name}"
+                        "; add train images, or remove it"
+                    )
         return tuple(found)
 
-    def load(self, classes: Sequence[int]) -> Splits:
-        files: tuple[list[Path], list[Path]] = ([], [])
-        labels: tuple[list[int], list[int]] = ([], [])
-        for label, c in enumerate(classes):
-            for k, part in enumerate(self._files(self.names[c])):
-                files[k].extend(part)
-                labels[k].extend([label] * len(part))
-        made = [
-            Images(read_all(f, self.size), torch.tensor(y, dtype=torch.int64))
-            for f, y in zip(files, labels, strict=True)
-        ]
-        return Splits(*made)
+    def _class_folders(self, root: Path) -> list[str]:
+        masks = locate(self.masks, self.base).resolve() if self.masks else None
+        return sorted(
+            f.name
+            for f in root.iterdir()
+            if f.is_dir() and not f.name.startswith(".") and f.resolve() != masks
+        )
 
-    def _files(self, name: str) -> tuple[list[Path], list[Path]]:
+    def load(self, classes: Sequence[int]) -> Splits:
+        names = [self.names[c] for c in classes]
+        files = [self.files(name) for name in names]
+        self._warn_of_others(names)
+        every = [f for parts in files for part in parts for f in part]
+        items = self._items(every)
+        train, test = (
+            [(items[f], label) for label, parts in enumerate(files) for f in parts[k]]
+            for k in (0, 1)
+        )
+        masks = bool(self.masks or self.boxes)
+        return splits(train, test, names, self.size, masks, self.skip_bad, self.base)
+
+    def files(self, name: str) -> tuple[list[Path], list[Path]]:
         """Train and test files of a class, in the order of their names."""
-        train, test = self._roots
-        files = _images(train / name)
+        train, test = self.roots
+        files = listing(train / name)[0]
+        if not files:
+            raise UserError(f"class folder {train / name} has no image; add some, or remove it")
         if test is not None:
-            return files, _images(test / name) if (test / name).is_dir() else []
+            held = self._annotated.get(name, []) if self._annotated else listing(test / name)[0]
+            if not held:
+                raise UserError(
+                    f"class {name!r} has no test image; put some in {test / name}, or remove "
+                    f"{train / name}"
+                )
+            return files, held
         if len(files) < 2:
             raise UserError(
                 f"class folder {train / name} has {len(files)} images, expected two or more, one "
@@ -90,15 +139,209 @@ class Folder:
             )
         order = torch.randperm(len(files), generator=generator(self.seed, "data", "split", name))
         count = min(max(1, round(self.test * len(files))), len(files) - 1)
-        held = set(order[:count].tolist())
+        chosen = set(order[:count].tolist())
         return (
-            [f for i, f in enumerate(files) if i not in held],
-            [f for i, f in enumerate(files) if i in held],
+            [f for i, f in enumerate(files) if i not in chosen],
+            [f for i, f in enumerate(files) if i in chosen],
         )
 
+    @cached_property
+    def _annotated(self) -> dict[str, list[Path]]:
+        """Test files by class, where one file says which is which."""
+        test = self.roots[1]
+        if test is None or not (test / ANNOTATIONS).is_file():
+            return {}
+        found: dict[str, list[Path]] = {}
+        for line in lines(test / ANNOTATIONS):
+            words = line.split("\t") if "\t" in line else line.split()
+            if len(words) < 2 or not _harmless(words[0]):
+                raise UserError(f"{test / ANNOTATIONS} has the line {line!r}, expected `file class`")
+            found.setdefault(words[1], []).append(test / "images" / words[0])
+        return {name: sorted(files) for name, files in found.items()}
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS)
+    def _warn_of_others(self, names: Sequence[str]) -> None:
+        roots = [root for root in self.roots if root is not None]
+        others = [f for root in roots for name in names for f in listing(root / name)[1]]
+        if others:
+            warnings.warn(
+                f"{len(others)} files in class folders have no image ending and are left out, such "
+                f"as {others[0]}",
+                DataWarning,
+                stacklevel=3,
+            )
+
+    def _items(self, files: Sequence[Path]) -> dict[Path, Item]:
+        """Each file with its mask or box."""
+        relative = {f: f.relative_to(self.base) for f in files}
+        if self.boxes:
+            file = locate(self.boxes, self.base)
+            boxes = read_boxes(file, self.box_format)
+            items = {f: Item(str(f), "", boxes.get(r.as_posix())) for f, r in relative.items()}
+            if not any(item.box for item in items.values()):
+                raise UserError(
+                    f"{file} has no box for any image, expected lines such as "
+                    f"`{next(iter(relative.values())).as_posix()} 4 2 40 50`"
+                )
+            return items
+        if not self.masks:
+            return {f: Item(str(f)) for f in files}
+        masks = tree(locate(self.masks, self.base))
+        items = {f: Item(str(f), masks.get(stem(r.as_posix()), "")) for f, r in relative.items()}
+        if not any(item.mask for item in items.values()):
+            wanted = Path(self.masks) / next(iter(relative.values())).with_suffix(".png")
+            raise UserError(f"{self.masks} has no mask of any image, expected files such as {wanted}")
+        return items
+
+
+# --- files and lists -----------------------------------------------------------------------------
+
+
+def locate(path: str, base: Path | None = None) -> Path:
+    """A path as it is given, or below ``base`` or ``RRR_DATA`` where that exists instead."""
+    given = Path(path).expanduser()
+    data = os.environ.get("RRR_DATA")
+    for root in (base, Path(data).expanduser() if data else None):
+        if not given.exists() and root is not None and path and (root / path).exists():
+            return root / path
+    return given
+
+
+def listing(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Images of a class folder (or of ``images`` in it) by name, and files of unknown kinds."""
+    images, others = [], []
+    for place in (folder, folder / "images"):
+        for f in place.iterdir() if place.is_dir() else ():
+            if f.suffix.lower() in ENDINGS:
+                if f.is_file() or f.is_symlink():  # a broken link is said to be unreadable
+                    images.append(f)
+            elif f.is_file() and f.suffix.lower() not in BESIDE and not f.name.startswith("."):
+                others.append(f)
+    return sorted(images), sorted(others)
+
+
+def lines(file: Path) -> list[str]:
+    """The lines of a text file that are not empty."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no file {file}; check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read as text ({error}); replace it") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _harmless(path: str) -> bool:
+    """Does it stay below the folder that it is joined to?"""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    return not parts.is_absolute() and ".." not in parts.parts
+
+
+def _class_list(file: Path, found: Iterable[str]) -> tuple[str, ...]:
+    names = lines(file)
+    known = set(found)
+    for name in names:
+        if name not in known:
+            raise unknown(f"class in {file}", name, sorted(known))
+    if not names or len(set(names)) < len(names):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        what = f"names class {twice!r} twice" if twice else "is empty"
+        raise UserError(f"{file} {what}, expected each class name once, one a line")
+    return tuple(names)
+
+
+def read_boxes(file: Path, form: str) -> dict[str, tuple[float, float, float, float]]:
+    """Boxes as x, y, width, height by the image's path."""
+    found = {}
+    for line in lines(file):
+        path, *numbers = line.rsplit(maxsplit=4)
+        try:
+            x, y, w, h = (float(n) for n in numbers)
+        except ValueError:
+            raise UserError(f"{file} has the line {line!r}, expected `path` and 4 numbers") from None
+        if form == "xyxy":
+            w, h = w - x + 1, h - y + 1
+        if not (w > 0 and h > 0):
+            raise UserError(
+                f"{file} has an empty box in the line {line!r}, expected `path x y width height`; "
+                "for corners type data.box_format=xyxy"
+            )
+        found[path] = (x, y, w, h)
+    return found
+
+
+def stem(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Image files below a folder, by their relative path without ending."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; pass the folder that holds the masks")
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if Path(name).suffix.lower() in ENDINGS:
+                file = Path(place) / name
+                found[stem(file.relative_to(folder).as_posix())] = str(file)
+    return found
+
+
+# --- pixels --------------------------------------------------------------------------------------
+
+
+def splits(
+    train: Labelled,
+    test: Labelled,
+    names: Sequence[str],
+    size: int,
+    masks: bool,
+    skip_bad: bool,
+    root: Path,
+) -> Splits:
+    """Read files; both splits share the pixels. Labels are places in ``names``."""
+    items = sorted({item for item, _ in (*train, *test)})  # in an order that no stream changes
+    made = decode(items, size, masks, str(root), root.resolve().name)
+    if made.bad and not skip_bad:
+        more = f" ({len(made.bad) - 1} more files like this)" if len(made.bad) > 1 else ""
+        raise UserError(
+            f"{made.bad[min(made.bad)]}{more}; remove or replace it, or type data.skip_bad=true"
+        )
+    if made.bad:
+        warnings.warn(
+            f"{len(made.bad)} of {len(items)} images are left out: {made.bad[min(made.bad)]}"
+            + (", ..." if len(made.bad) > 1 else ""),
+            DataWarning,
+            stacklevel=3,
+        )
+    place = {item.file: i for i, item in enumerate(items)}
+    _warn_of_doubles(train, test, place, made.digests)
+    x = torch.from_numpy(made.x)
+    where = None if made.masks is None else torch.from_numpy(made.masks)
+    parts = []
+    for labelled, which in ((train, "train"), (test, "test")):
+        good = [(place[item.file], y) for item, y in labelled if place[item.file] not in made.bad]
+        for label in sorted(set(range(len(names))) - {y for _, y in good}):
+            raise UserError(f"class {names[label]!r} has no {which} image that can be read")
+        rows, y = (torch.tensor(column, dtype=torch.int64) for column in zip(*good, strict=True))
+        parts.append(Images(x, y, where, rows))
+    return Splits(*parts)
+
+
+def _warn_of_doubles(
+    train: Labelled, test: Labelled, place: dict[str, int], digests: Sequence[str]
+) -> None:
+    """The same bytes on both sides of the split make the test too easy."""
+    seen = {digests[place[item.file]]: item.file for item, _ in train}
+    seen.pop("", None)  # files that could not be read
+    doubles = [item.file for item, _ in test if digests[place[item.file]] in seen]
+    if doubles:
+        first = seen[digests[place[doubles[0]]]]
+        warnings.warn(
+            f"{len(doubles)} test images are train images too, such as {doubles[0]} and {first}; "
+            "remove them from one side",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def read_all(files: Sequence[Path], size: int) -> Tensor:
@@ -107,22 +350,3 @@ def read_all(files: Sequence[Path], size: int) -> Tensor:
     for i, file in enumerate(files):
         x[i] = read(file, size)
     return torch.from_numpy(x)
-
-
-def read(file: Path, size: int) -> NDArray[np.uint8]:
-    """One image (3,size,size): upright, transparency on white, short side fitted, middle cut."""
-    try:
-        with Image.open(file) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if "A" in image.getbands() or "transparency" in image.info:
-                image = image.convert("RGBA")
-                white = Image.new("RGBA", image.size, "white")
-                image = Image.alpha_composite(white, image)
-            image = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BILINEAR)
-    except FileNotFoundError:
-        raise UserError(f"there is no image {file}; check the path") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"{file} cannot be read as an image ({error}); remove or replace it"
-        ) from error
-    return np.asarray(image).transpose(2, 0, 1)

@@ -8,29 +8,40 @@ from torch import Tensor, nn
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import SMALL, build_small
+from rightreasons.nets.zoo import ZOO, build_zoo
 
 __all__ = ["NETS", "Net", "net"]
 
-NETS = tuple(SMALL)
+NETS = (*SMALL, *ZOO)
 
 
 def net(
-    module: str | nn.Module, *, target: str | None = None, head: str | None = None, size: int = 32
+    module: str | nn.Module,
+    *,
+    target: str | None = None,
+    head: str | None = None,
+    size: int = 32,
+    weights: str | None = None,
 ) -> Net:
     """A `Net` by name, or around your own classifier.
 
     Your own module keeps its weights, apart from its head, which starts empty and grows with the
     classes. ``head`` is the name of its last linear layer (found if it is the only one that gives
     the logits), ``target`` the layer that Grad-CAM explains (default: the last spatial layer),
-    ``size`` the side of the images that it takes.
+    ``size`` the side of the images that it takes. ``weights`` is a torchvision file for a net by
+    name.
 
     >>> net("resnet8").pooled_linear
     True
     """
     if isinstance(module, str):
-        if module not in SMALL:
+        if module not in NETS:
             raise unknown("net", module, NETS)
-        built = build_small(module)
+        if module in SMALL and weights is not None:
+            raise UserError(
+                f"there are no weights for {module}; weights= goes with {', '.join(ZOO)}"
+            )
+        built = build_small(module) if module in SMALL else build_zoo(module, weights)
     elif isinstance(module, nn.Module):
         built = _wrap(module, head, size)
     else:
