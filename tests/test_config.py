@@ -22,6 +22,8 @@ from rightreasons.config import (
     plain,
     resolve,
 )
+from rightreasons.data.cifar100 import Cifar100
+from rightreasons.data.cub200 import Cub200
 from rightreasons.data.folder import Folder
 from rightreasons.data.glyphs import Glyphs
 from rightreasons.errors import UserError
@@ -164,6 +166,9 @@ MADE = [
     NetFields("resnet20", "stages.1"),
     Glyphs(size=20, spurious=0.5),
     Folder(".", size=16, test=0.5),
+    Cifar100("there"),
+    Cub200("there", size=64, lists="lists"),
+    rr.Train(later={"batch": 10, "lr": 0.1}, freeze_bn=True),
 ]
 
 

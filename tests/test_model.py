@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import rightreasons as rr
+from rightreasons.data.folder import Folder
 from rightreasons.memory import Ragged
 
 CLASSES = ("a", "b", "c", "d", "e", "f")
@@ -164,3 +165,36 @@ def test_images_are_read_upright_in_rgb(tmp_path):
         image = read(tmp_path / name, 10)
         assert image.shape == (3, 10, 10) and image.dtype == np.uint8
         assert image[:, :4].min() > 200 and image[:, 6:].max() < 55, name
+
+
+@pytest.mark.parametrize("options", [{"test": 0.5}, {"seed": 7}, {"target": "stages.1"}, "joint"])
+def test_extend_keeps_the_settings_of_the_run(pictures, tmp_path, options):
+    """The share that is held out, its seed, the explained layer, and what joint trains on."""
+    joint = options == "joint"
+    data = {} if joint else {k: v for k, v in options.items() if k != "target"}
+    net = rr.net("resnet8", target=None if joint else options.get("target"))
+    made = rr.Joint() if joint else learner()
+    train = rr.Train(epochs=1, batch=8, optimiser="adamw", augment=rr.Augment(2, False))
+    known = Folder(str(pictures / "known"), size=16, **data)
+    every = Folder(str(pictures / "all"), size=16, **data)
+    groups = [["a", "b"], ["c", "d"], ["e", "f"]]
+    rr.fit(made, net, rr.stream(known, tasks=2), train=train, run=tmp_path / "a", progress=False)
+    whole = rr.fit(made, net, rr.stream(every, tasks=groups), train=train, progress=False)
+    longer = rr.extend(tmp_path / "a", pictures / "new", tmp_path / "b", progress=False)
+    state, other = whole.net.state_dict(), longer.net.state_dict()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    assert np.array_equal(whole.R, longer.R, equal_nan=True)
+    assert longer.records[-1]["steps"] == whole.records[-1]["steps"]
+
+
+def test_joint_cannot_be_extended_without_its_images(pictures, tmp_path):
+    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(2, False))
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    rr.fit(rr.Joint(), rr.net("resnet8"), stream, train=train, run=tmp_path / "a", progress=False)
+    hidden = pictures / "hidden"
+    (pictures / "known").rename(hidden)
+    try:
+        with pytest.raises(rr.UserError, match="were not found"):
+            rr.extend(tmp_path / "a", pictures / "new", tmp_path / "b", progress=False)
+    finally:
+        hidden.rename(pictures / "known")

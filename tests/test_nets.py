@@ -128,3 +128,26 @@ def test_frozen_statistics_come_back_even_after_an_error():
         assert not net.module.bn1.training
         raise ZeroDivisionError
     assert net.module.bn1.training
+
+
+def test_an_in_place_relu_does_not_hide_the_last_layer():
+    """The convolution's output, overwritten by the ReLU, must not pass for the pooled map."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(6, 4),
+    )  # fmt: skip
+    net = rr.net(module)
+    assert net.pooled_linear and net.path("last_block") == "1"
+    assert module[4].out_features == 4, "the caller's module stays whole"
+    net.grow(3)
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.allclose(rr.evidence(net, x).mean((2, 3)), net(x).logits, atol=1e-5)
+    y = torch.tensor([0, 2])
+    assert torch.allclose(rr.gradcam(net, x, y), rr.gradcam(net, x, y, closed=False), atol=1e-6)
+
+
+def test_evidence_needs_a_pooled_linear_head():
+    net = rr.net(Own(flatten=True))
+    net.grow(2)
+    with pytest.raises(rr.UserError, match="global average pooling"):
+        rr.evidence(net, torch.randn(1, 3, 32, 32))

@@ -151,6 +151,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_stream, tiny_net, tiny_tra
     train = replace(tiny_train, optimiser="sgd", lr=1e20, epochs=8)
     with pytest.raises(rr.UserError, match="task loss is (nan|inf) in task 1"):
         rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=train, progress=False)
+    with pytest.raises(rr.UserError, match="task loss is (nan|inf)"):  # in a task of a few steps
+        few = replace(train, epochs=1)
+        rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=few, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +165,26 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_stream, tiny_net, tiny_tra
         (lambda s: rr.Train(optimiser="radamm"), "did you mean 'radam'"),
         (lambda s: rr.Train(lr=0), "above 0"),
         (lambda s: rr.Train(epochs=0), "at least 1"),
+        (lambda s: rr.Train(epochs="2"), "train.epochs is '2', expected a whole number"),
+        (lambda s: rr.Train(later={"epoch": 2}), "did you mean 'train.later.epochs'"),
+        (lambda s: rr.ER(8), "expected rr.Memory"),
+        (lambda s: rr.Memory(8.5), "memory.size is 8.5"),
+        (lambda s: rr.RRR(weight="1x"), "rrr.weight is '1x'"),
+        (lambda s: rr.Joint(terms=(rr.RRR(),)), "takes no term"),
+        (lambda s: rr.ER(terms=(rr.RRR(), rr.RRR())), "already"),
+        (lambda s: rr.fit(rr.ER(), rr.net("resnet8"), "glyphs"), "rr.stream"),
+        (
+            lambda s: rr.fit(
+                rr.ER() + rr.RRR(view="shared", bn="frozen") + rr.Evidence(view="shared"),
+                rr.net("resnet8"),
+                s,
+            ),
+            "different bn",
+        ),
+        (
+            lambda s: rr.fit(rr.ER() + rr.RRR(), rr.net("resnet8", target="fc"), s),
+            "expected maps",
+        ),
         (lambda s: rr.fit(rr.ER() + rr.RRR(target="stages.9"), rr.net("resnet8"), s), "stages"),
         (lambda s: rr.fit(rr.ER() + rr.RRR(view="shared"), rr.net("resnet8"), s), "last_block"),
         (
@@ -200,3 +223,32 @@ def test_a_folder_of_another_config_is_refused_with_the_keys(
     with pytest.raises(rr.UserError, match="not empty and holds no run"):
         rr.fit(rr.Finetune(), tiny_net, tiny_stream, run=tmp_path / "b", progress=False)
     assert [f.name for f in (tmp_path / "b").iterdir()] == ["notes.txt"]
+
+
+def test_numpy_numbers_are_numbers(tiny_stream, tiny_net, tiny_train, tmp_path):
+    train = replace(tiny_train, lr=np.float64(1e-3), epochs=np.int64(1))
+    rr.fit(
+        rr.Finetune(),
+        tiny_net,
+        tiny_stream,
+        train=train,
+        run=tmp_path / "a",
+        seed=np.int64(3),
+        progress=False,
+    )
+    assert "seed: 3" in (tmp_path / "a" / "config.yaml").read_text("utf-8")
+
+
+def test_masks_that_are_all_empty_are_refused():
+    x = np.zeros((8, 16, 16, 3), np.uint8)
+    y, masks = [0, 1] * 4, np.zeros((8, 16, 16), bool)
+    stream = rr.stream((x, y, masks), tasks=2, test=0.5)
+    with pytest.raises(rr.UserError, match="every one of them is empty"):
+        rr.fit(rr.Finetune(), rr.net("resnet8"), stream, progress=False)
+
+
+def test_later_tasks_have_their_own_batch_and_rate(tiny_stream, tiny_train):
+    train = replace(tiny_train, later={"batch": 3, "lr": 0.5})
+    first, second = (train.at(task, Stage(train={"epochs": 7})) for task in tiny_stream[:2])
+    assert (first.batch, first.lr, first.epochs) == (8, tiny_train.lr, 7)
+    assert (second.batch, second.lr, second.epochs) == (3, 0.5, 7)

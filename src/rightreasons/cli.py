@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +13,18 @@ from cyclopts import App, CycloptsError, Parameter
 from rightreasons import __version__
 from rightreasons.errors import UserError
 
+DATA = "Folder of the data sets, each below it as its owners lay it out (default: RRR_DATA)."
+
 app = App(
     name="rrr",
     version=__version__,
     help="Continual learning that remembers the reasons for its decisions.",
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,
 )
+
+
+Data = Annotated[Path | None, Parameter(help=DATA)]
 
 
 @app.command
@@ -46,7 +54,8 @@ def run(
     method: str,
     *overrides: str,
     out: Path | None = None,
-    seeds: Annotated[int, Parameter(name="--seeds")] = 1,
+    seeds: int = 1,
+    data: Data = None,
 ) -> None:
     """Train one method on one benchmark; a folder that holds the run's beginning is gone on with.
 
@@ -67,6 +76,7 @@ def run(
     """
     from rightreasons.sweep import run_seeds
 
+    _place(data)
     run_seeds(benchmark, method, overrides, out, seeds)
 
 
@@ -79,6 +89,7 @@ def compare(
     out: Path | None = None,
     table: Path | None = None,
     share: bool = True,
+    data: Data = None,
 ) -> None:
     """Train several methods on one benchmark, matched, two runs at a time with one thread each.
 
@@ -106,6 +117,7 @@ def compare(
     """
     from rightreasons import sweep
 
+    _place(data)
     sweep.compare(benchmark, methods.split(","), overrides, seeds, out, share, table)
 
 
@@ -178,8 +190,45 @@ def show(name: str) -> None:
     show_name(name)
 
 
+data_app = App(name="data", help="Look at data sets.")
+app.command(data_app)
+
+
+@data_app.command(name="check")
+def data_check(path: Path) -> None:
+    """Is a data set complete and readable? Counts, what is missing, and what to do about it.
+
+    Example: rrr data check datasets
+
+    Parameters
+    ----------
+    path
+        A data set's folder, class folders, or the folder above several data sets.
+    """
+    from rightreasons.data.check import check
+
+    report = check(str(path))
+    print("\n".join(report.lines))
+    if not report.passed:
+        sys.exit(2)
+
+
+def _place(data: Path | None) -> None:
+    """Let the sources find their folders below ``--data``; workers inherit it."""
+    if data is not None:
+        if not data.is_dir():
+            raise UserError(f"--data {data} is not a folder; pass the folder above the data sets")
+        os.environ["RRR_DATA"] = str(data.absolute())
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """A warning as one line, without the place in the source."""
+    print(f"rrr: {message}", file=sys.stderr)
+
+
 def main() -> None:
     """The console script: a sentence and exit code 2 for bad input, no traceback."""
+    warnings.showwarning = _warn
     try:
         app(exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -192,6 +241,13 @@ def main() -> None:
     except UserError as error:
         print(f"rrr: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder that cannot be written
+        print(
+            f"rrr: {error.filename or 'a file'}: {error.strerror or error}; nothing that was "
+            "finished is lost",
+            file=sys.stderr,
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
         print("rrr: stopped; the same command goes on from the last finished task", file=sys.stderr)
         sys.exit(130)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -202,6 +202,7 @@ class Parts:
 
 def build(config: Mapping[str, Any]) -> Parts:
     """Objects of a config; anything unknown or of another type is refused."""
+    from rightreasons.augment import Augment
     from rightreasons.nets import NETS
     from rightreasons.optimise import Train
 
@@ -210,12 +211,15 @@ def build(config: Mapping[str, Any]) -> Parts:
     net = make(NetFields, config.get("net"), "net")
     if net.name not in NETS:
         raise unknown("net", net.name, NETS)
+    train = make(Train, config.get("train"), "train")
+    if train.augment is None:
+        train = replace(train, augment=Augment(flip=source.flip))
     return Parts(
         convert(config["seed"], int, "seed"),
         source,
         make(StreamFields, config.get("stream"), "stream"),
         net,
-        make(Train, config.get("train"), "train"),
+        train,
         learner,
     )
 
@@ -242,6 +246,15 @@ def make(kind: type[T], values: Any, where: str, **given: Any) -> T:
     return kind(**built, **given)
 
 
+def check_types(owner: Any, where: str, skip: tuple[str, ...] = ()) -> None:
+    """Every field of a dataclass as its annotation says, or a sentence; for ``__post_init__``."""
+    hints = typing.get_type_hints(type(owner))
+    for f in configurable(owner):
+        if f.name not in skip:
+            value = convert(getattr(owner, f.name), hints[f.name], f"{where}.{f.name}")
+            object.__setattr__(owner, f.name, value)
+
+
 def configurable(kind: Any) -> list[Any]:
     """The fields of a dataclass that are configuration."""
     return [f for f in fields(kind) if f.init and not f.name.endswith("_")]
@@ -249,14 +262,18 @@ def configurable(kind: Any) -> list[Any]:
 
 def convert(value: Any, hint: Any, where: str) -> Any:
     """The value as the annotated type, or a sentence about it."""
+    value = value.item() if type(value).__module__ == "numpy" and not value.ndim else value
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     for option in options:
         kind = typing.get_origin(option) or option
         inner = typing.get_args(option)
         if option is type(None) and value is None:
             return None
-        if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
-            return make(kind, value, where)
+        if is_dataclass(kind) and isinstance(kind, type):
+            if isinstance(value, kind):
+                return value
+            if isinstance(value, Mapping):
+                return make(kind, value, where)
         if kind is tuple and isinstance(value, (list, tuple)):
             every = inner[0] if inner else Any
             if len(inner) == 2 and inner[1] is not Ellipsis and len(value) != 2:
@@ -306,4 +323,4 @@ def plain(value: Any) -> Any:
         return {f.name: plain(getattr(value, f.name)) for f in configurable(value)}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    return value
+    return value.item() if hasattr(value, "item") else value  # a NumPy number

@@ -104,7 +104,10 @@ def _drift(maps: Tensor, of: Tensor, tasks: int, probes: dict[str, Tensor]) -> d
     """How the probes of each task have moved since their own task was learned."""
     probes[str(tasks - 1)] = maps[of == tasks - 1]
     own = [maps[of == i] for i in range(tasks)]
-    moved = [drift(probes[str(i)], m) if len(m) else None for i, m in enumerate(own)]
+    moved = [
+        drift(before, m) if len(m) == len(before) > 0 else None  # the old test data may be gone
+        for before, m in ((probes[str(i)], m) for i, m in enumerate(own))
+    ]
     return {name: [d and getattr(d, name) for d in moved] for name in Drift._fields}
 
 

@@ -12,8 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.types import Out
+
+NOT_POOLED = (
+    "evidence needs global average pooling and one linear head, and {} has another end; use rrr, "
+    "or a net such as resnet8"
+)
 
 
 class Explainer(Protocol):
@@ -74,6 +80,8 @@ def evidence(
 
     Their mean over the cells is the logit. Needs a pooled linear head.
     """
+    if not net.pooled_linear:
+        raise UserError(NOT_POOLED.format(net.name))
     if isinstance(at, Tensor):
         with net.frozen_statistics():
             at = net(at, taps=("last_block",))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 
 PICKS = ("random",)
@@ -84,12 +85,15 @@ class Memory:
     columns_: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.per_class, (list, tuple)) and len(self.per_class) != 2:
+            raise UserError(
+                f"memory.per_class is {self.per_class}, expected a number of rows a class, or two"
+            )
+        check_types(self, "memory")
         if self.pick not in PICKS:
             raise unknown("memory.pick", self.pick, PICKS)
         if self.size < 1:
             raise UserError(f"memory.size is {self.size}, expected at least one row")
-        if isinstance(self.per_class, list):
-            self.per_class = tuple(self.per_class)
         numbers = self.per_class if isinstance(self.per_class, tuple) else (self.per_class,) * 2
         if len(numbers) != 2 or any(n is not None and n < 1 for n in numbers):
             raise UserError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rightreasons.augment import middle
-from rightreasons.config import build_source, learner_of, make
+from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder, read_all
 from rightreasons.errors import UserError
@@ -59,6 +59,8 @@ class Model:
 
     def predict(self, images: Any, chunk: int = 256) -> Predictions:
         """Classes of uint8 images ``(N,H,W,3)``, ``(N,3,H,W)``, or of image files."""
+        if isinstance(images, (str, Path)):
+            images = [images]
         if isinstance(images, (list, tuple)) and all(isinstance(f, (str, Path)) for f in images):
             x = read_all([Path(f) for f in images], self.size[0])
         else:
@@ -89,6 +91,14 @@ class Model:
             maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
         return scores.detach(), enlarge(maps.detach(), x.shape[2:])
 
+    def folder(self, path: str | Path) -> Folder:
+        """New class folders, read and split as the run's own folder was."""
+        data = self.config.get("data") or {}
+        kept = {
+            k: data[k] for k in ("test", "seed") if data.get("source") == "folder" and k in data
+        }
+        return make(Folder, {"path": str(path), "size": self.size[0], **kept}, "data")
+
     @property
     def cut(self) -> int | None:
         """The side of the middle that the net sees, if not all of the image."""
@@ -104,15 +114,17 @@ def load(run: str | Path, net: Net | None = None) -> Model:
     if not (folder / "result.json").exists():
         raise UserError(f"the run in {folder} is not finished; go on with it first")
     config = read_yaml(folder / "config.yaml")
+    if not checkpoints(folder):
+        raise UserError(f"{folder} has lost its checkpoints; run it again")
     state = load_checkpoint(checkpoints(folder)[-1])
     learner = learner_of(config)
     if net is None:
-        name = config["net"]["name"]
-        if name not in NETS:
+        described = make(NetFields, config.get("net"), "net")
+        if described.name not in NETS:
             raise UserError(
-                f"the run's net {name!r} is a module of your own; pass net=rr.net(module)"
+                f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
             )
-        net = make_net(name, target=config["net"].get("target"))
+        net = make_net(described.name, target=described.target)
     restore(net, state["net"]).eval()
     set_state(learner, state["learner"], net)
     kept = state["stream"]
@@ -128,24 +140,37 @@ def load(run: str | Path, net: Net | None = None) -> Model:
     )
 
 
-def extend(run: str | Path, folder: str | Path, out: str | Path, progress: bool = True) -> Result:
+def extend(
+    run: str | Path,
+    folder: str | Path,
+    out: str | Path,
+    *,
+    net: Net | None = None,
+    progress: bool = True,
+) -> Result:
     """Learn the class folders of ``folder`` as the next task of a finished run, into ``out``.
 
     It goes on from the run's weights and memory. Old classes are tested where the run's own data is
     found; where it is not, their accuracy is unknown (NaN).
     """
-    model = load(run)
+    model = load(run, net)
     if model.size[0] != model.size[1]:
         raise UserError(
             f"the run's images are {model.size}, expected square ones for class folders"
         )
-    source = Folder(str(folder), size=model.size[0])
+    source = model.folder(folder)
     for name in source.names:
         if name in model.class_names:
             raise UserError(
                 f"class folder {name!r} bears the name of a class that the run knows; rename it"
             )
     old = _old_tasks(model)
+    learner = learner_of(model.config)
+    if any(s.pool.past for s in learner.stages(old[-1])) and not all(len(t.train) for t in old):
+        raise UserError(
+            f"{learner.name} trains on the images of all tasks, and those of the run were not "
+            "found; put its data back"
+        )
     count = len(model.class_names)
     names = (*model.class_names, *source.names)
     new = cut(source.load(range(len(source.names))), [len(source.names)], source.names, False)
@@ -156,7 +181,7 @@ def extend(run: str | Path, folder: str | Path, out: str | Path, progress: bool 
     done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
     config = model.config | {"extensions": [*model.config.get("extensions", []), done]}
     return fit(
-        learner_of(model.config),
+        learner,
         model.net,
         stream,
         train=make(Train, model.config["train"], "train"),
@@ -180,11 +205,10 @@ def _old_tasks(model: Model) -> list[Task]:
     for index, count in enumerate(counts):
         labels = tuple(range(start, start + count))
         nothing = Images(torch.zeros((0, 3, *model.size), dtype=torch.uint8), torch.zeros(0).long())
-        test = nothing
+        parts = [nothing, nothing]
         if splits is not None and start + count <= known:
-            inside = (splits.test.y >= start) & (splits.test.y < start + count)
-            test = splits.test.subset(inside.nonzero().flatten())
-        tasks.append(Task(index, labels, nothing, test))
+            parts = [p.between(start, start + count) for p in splits]
+        tasks.append(Task(index, labels, *parts))
         start += count
     return tasks
 
@@ -203,13 +227,14 @@ def _old_data(model: Model) -> Splits | None:
         if not set(own) <= set(places):
             return None
         splits: Splits = source.load([places[name] for name in own])
-        test, count = splits.test, len(own)
+        train, test, count = splits.train, splits.test, len(own)
         for step in extensions:
-            more = Folder(step["folder"], size=model.size[0])
+            more = model.folder(step["folder"])
             if list(more.names) != step["classes"]:
                 break
-            test = test.join(_shift(more.load(range(len(more.names))).test, count))
+            part = more.load(range(len(more.names)))
+            train, test = train.join(_shift(part.train, count)), test.join(_shift(part.test, count))
             count += len(more.names)
-        return Splits(splits.train, test)
+        return Splits(train, test)
     except UserError:
         return None

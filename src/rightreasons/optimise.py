@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rightreasons.augment import Augment
-from rightreasons.config import make
+from rightreasons.config import check_types, make
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
 from rightreasons.types import Stage, Task
@@ -36,6 +36,8 @@ class Train:
     momentum: float = 0.9
     """of sgd"""
     weight_decay: float = 0.0
+    freeze_bn: bool = False
+    """BatchNorm by its running statistics from the second task on"""
     clip: float | None = None
     """largest norm of the gradient"""
     augment: Augment | None = None
@@ -47,6 +49,7 @@ class Train:
     """CPU threads; results are equal bit by bit at an equal number"""
 
     def __post_init__(self) -> None:
+        check_types(self, "train")
         if self.optimiser not in OPTIMISERS:
             raise unknown("train.optimiser", self.optimiser, OPTIMISERS)
         for name in ("epochs", "batch", "replay", "threads"):
@@ -62,7 +65,7 @@ class Train:
             if not 0 <= value < below:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
         if self.later:
-            make(Train, self.later, "train.later", **dict.fromkeys(("later", "device", "threads")))
+            make(Train, self.later, "train.later", later={}, device="auto", threads=None)
 
     def at(self, task: Task, stage: Stage) -> Train:
         """What holds in this stage of this task."""
@@ -114,7 +117,8 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        torch.zeros(1, device=name).item()
+        return torch.device(name)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
         raise UserError(

@@ -89,6 +89,9 @@ class Result:
             "task_aware_accuracy": _plain(metrics.final_accuracy(self.matrices["task"])),
             **(self._pointing() if self.has_masks else {}),
             "drift": last["drift"],
+            "drift_cosine": _mean(last["drift"]["cosine"]),
+            "drift_iou": _mean(last["drift"]["iou"]),
+            "drift_displacement": _mean(last["drift"]["displacement"]),
             "bytes": last["bytes"],
             "seconds": sum(record["seconds"] for record in self.records),
             "seconds_a_step": last["seconds_a_step"],
@@ -113,6 +116,12 @@ class Result:
             ]
             found[f"share{suffix}"] = _plain(float(np.mean(shares)))
         return found
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Over the tasks before the last, whose maps have had time to move; None if one is unknown."""
+    old = values[:-1]
+    return None if not old or None in old else float(np.mean([v for v in old if v is not None]))
 
 
 def _matrix(rows: list[list[float | None]]) -> Matrix:

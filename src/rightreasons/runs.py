@@ -41,14 +41,16 @@ class Run:
                     f"{self.folder} holds a run of another config ({'; '.join(different[:4])}); "
                     "pass another --out or remove the folder"
                 )
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and any(f.suffix != ".partial" for f in self.folder.iterdir()):
             raise UserError(
                 f"{self.folder} is not empty and holds no run; pass another --out for a new folder"
             )
         else:
-            (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write(path, text)
             write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
-            write(path, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
+        (self.folder / "checkpoints").mkdir(exist_ok=True)
         return self._last()
 
     def _last(self) -> dict[str, Any] | None:

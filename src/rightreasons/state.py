@@ -11,9 +11,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rightreasons.memory import Ragged
+from rightreasons.memory import Memory, Ragged
 from rightreasons.nets.net import Net
 
 
@@ -33,8 +34,10 @@ def set_state(owner: Any, state: dict[str, Any], net: Net) -> None:
     for name, value in state.items():
         if name in parts:
             set_state(parts[name], value, net)
-        else:
+        elif isinstance(owner, Memory):  # rows stay on the CPU and move with their batch
             setattr(owner, name, unpack(value, net))
+        else:
+            setattr(owner, name, unpack(value, net, next(net.parameters()).device))
 
 
 def _parts(owner: Any) -> list[tuple[str, Any]]:
@@ -57,7 +60,13 @@ def pack(value: Any) -> Any:
     if isinstance(value, Ragged):
         return {"ragged!": [value.values.cpu(), value.lengths.cpu()]}
     if isinstance(value, Net):
-        return {"net!": value.classes, "tensors": pack(dict(value.state_dict()))}
+        trains = any(p.requires_grad for p in value.parameters())
+        return {
+            "net!": value.classes,
+            "tensors": pack(dict(value.state_dict())),
+            "training": value.training,
+            "trains": trains,
+        }
     if isinstance(value, dict):
         return {k: pack(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -69,15 +78,18 @@ def pack(value: Any) -> Any:
     raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")
 
 
-def unpack(value: Any, net: Net) -> Any:
+def unpack(value: Any, net: Net, device: torch.device | None = None) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
     if isinstance(value, dict):
         if "ragged!" in value:
             return Ragged(*value["ragged!"])
         if "net!" in value:
-            return restore(copy.deepcopy(net), value)
-        return {k: unpack(v, net) for k, v in value.items()}
+            made = restore(copy.deepcopy(net), value)
+            return made.train(value["training"]).requires_grad_(value["trains"])
+        return {k: unpack(v, net, device) for k, v in value.items()}
     if isinstance(value, list):
-        return [unpack(v, net) for v in value]
+        return [unpack(v, net, device) for v in value]
     return value
 
 

@@ -130,8 +130,7 @@ def cut(splits: Splits, counts: Sequence[int], names: Sequence[str], flip: bool)
 
 
 def _between(images: Images, labels: range, names: Sequence[str], which: str) -> Images:
-    inside = (images.y >= labels.start) & (images.y < labels.stop)
-    part = images.subset(inside.nonzero().flatten())
+    part = images.between(labels.start, labels.stop)
     counts = torch.bincount(part.y, minlength=labels.stop)
     for label in labels:
         if not counts[label]:

@@ -28,6 +28,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from rightreasons import __version__
 from rightreasons.config import build, resolve
 from rightreasons.errors import UserError
 from rightreasons.metrics import over_images
@@ -106,6 +107,8 @@ def compare(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    if table is not None and not table.absolute().parent.is_dir():
+        raise UserError(f"--table {table} is in a folder that does not exist; make it first")
     carried = {term for method in methods for term in split_method(method)[1]}
     for word in overrides:
         section = word.split(".")[0]
@@ -143,6 +146,7 @@ def _prefix(config: dict[str, Any], folder: Path) -> Path:
     """Where the shared first task of this learner and seed is kept."""
     _, terms = split_method(config["method"])
     shared = {k: v for k, v in config.items() if k not in (*terms, "method")}
+    shared["version"] = __version__
     text = json.dumps(shared, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return folder.parent.parent / "prefix" / f"{digest}.pt"

@@ -21,16 +21,26 @@ from rightreasons.registry import split_method
 from rightreasons.runfiles import read_yaml
 from rightreasons.stats import t_interval
 
-MEASURES = {  # key in result.json: column, in percent
+MEASURES = {  # key in result.json: row, in percent
     "accuracy": "accuracy",
     "average": "average accuracy",
     "forgetting": "forgetting",
-    "task_aware_accuracy": "task-aware",
+    "task_aware_accuracy": "task-aware accuracy",
     "PG-ACC": "PG-ACC",
     "PG-BWT": "PG-BWT",
+    "Pr_ii": "precision Pr_ii",
+    "Pr_Ti": "precision Pr_Ti",
+    "Re_ii": "recall Re_ii",
+    "Re_Ti": "recall Re_Ti",
     "share": "share on object",
+    "PG-ACC_task": "PG-ACC, task-aware",
+    "Pr_Ti_task": "Pr_Ti, task-aware",
+    "Re_Ti_task": "Re_Ti, task-aware",
+    "drift_cosine": "drift: cosine",
+    "drift_iou": "drift: IoU of top cells",
 }
-PAIRED = ("accuracy", "average", "forgetting", "PG-ACC", "share")
+PAIRED = ("accuracy", "average", "forgetting", "PG-ACC", "share", "drift_cosine")
+SEEDS = ("accuracy", "average", "forgetting", "PG-ACC")
 
 
 @dataclass
@@ -125,10 +135,12 @@ def _means(groups: dict[str, list[Finished]]) -> Table:
 def _seeds(groups: dict[str, list[Finished]]) -> Table:
     seeds = sorted({run.seed for group in groups.values() for run in group})
     rows = []
-    for seed in seeds:
-        found = [[r.result["accuracy"] for r in g if r.seed == seed] for g in groups.values()]
-        rows.append([f"seed {seed}", *(_percent(f[0]) if f else "" for f in found)])
-    return Table("accuracy of every seed, %", ["", *groups], rows)
+    for key in _known(groups, SEEDS):
+        for seed in seeds:
+            found = [[r.result[key] for r in g if r.seed == seed] for g in groups.values()]
+            cells = [_percent(f[0]) if f else "" for f in found]
+            rows.append([f"{MEASURES[key]}, seed {seed}", *cells])
+    return Table("every seed, %", ["", *groups], rows)
 
 
 def _pairs(groups: dict[str, list[Finished]]) -> tuple[Table, list[str]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rightreasons.augment import Augment
 from rightreasons.errors import UserError
-from rightreasons.evaluate import CHUNK, evaluate
+from rightreasons.evaluate import CHUNK, TARGET, evaluate
 from rightreasons.feed import Feed, Where, move
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, choose, join
@@ -29,7 +29,7 @@ from rightreasons.metrics import over_images
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train, Update, pick_device, trainable, updater
 from rightreasons.progress import Reporter
-from rightreasons.randomness import generator
+from rightreasons.randomness import generator, key
 from rightreasons.result import Result
 from rightreasons.runs import Run, load_checkpoint, save_checkpoint
 from rightreasons.state import get_state, pack, restore, set_state
@@ -65,13 +65,17 @@ def fit(
         raise UserError(
             f'net is a {type(net).__name__}, expected rr.net("resnet8") or rr.net(module)'
         )
-    train = train or Train()
+    if not isinstance(stream, Stream):
+        raise UserError(
+            f'stream is a {type(stream).__name__}, expected rr.stream("glyphs", tasks=5)'
+        )
+    seed, train = int(seed), train or Train()
     train = replace(train, augment=train.augment or Augment(flip=stream.flip))
     loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed, prefix)
     loop.check()
     if run is not None and not isinstance(run, Run):
         run = Run(Path(run), describe(learner, net, stream, train, seed))
-    with _threads(train.threads):
+    with _threads(train.threads), torch.random.fork_rng(devices=[]):
         return loop.run(run, progress, start)
 
 
@@ -99,7 +103,7 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
             "tasks": [[stream.class_names[c] for c in task.classes] for task in stream],
             "images": sizes,
         },
-        "net": {"name": net.name},
+        "net": {"name": net.name, "target": net.target, "weights": net.weights},
         "train": plain(train),
         **sections(learner),
     }
@@ -138,8 +142,26 @@ class Loop:
                     f"{term.name}.view is shared and {self.learner.name} replays nothing to share; "
                     f"type {term.name}.view=canonical"
                 )
+        shared = {term.frozen for term in self.learner.terms if term.view == "shared"}
+        if len(shared) > 1:
+            raise UserError("terms that share the forward have different bn; give them the same")
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
+        tests = [task.test for task in self.stream]
+        masks = [t.masks[t.positions(torch.arange(len(t)))] for t in tests if t.masks is not None]
+        if masks and not any(m.any() for m in masks):
+            raise UserError(
+                "masks are given and every one of them is empty; pass real ones or none"
+            )
+        self._probe()
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """One forward of a blank image with every tap: a layer without maps is refused here."""
+        net = copy.deepcopy(self.net).to(self.device).eval()
+        net.resize(1)
+        blank = torch.zeros_like(self.stream[-1].train.x[:1])
+        net(self.feed.normalise(blank), taps=[TARGET, *_taps(self.learner.terms)])
 
     def run(self, run: Run | None, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:
@@ -171,11 +193,13 @@ class Loop:
         shared = self.prefix if task.index == 0 else None
         if shared is not None and shared.exists():
             trained = self._load_prefix(shared)
+            begun -= trained
         else:
             self._train(task, reporter)
             trained = time.perf_counter() - begun
             if shared is not None:
                 self._save_prefix(shared, trained)
+        losses = self._means()
         self.learner.end(self.net, task, self.memory)
         if self.learner.remembers:
             self.remember(task)
@@ -186,7 +210,7 @@ class Loop:
             "classes": len(task.classes),
             "rows": len(self.memory),
             "bytes": self._bytes(),
-            "losses": self._means(),
+            "losses": losses,
             "steps": self.steps,
             "seconds": time.perf_counter() - begun,
             "seconds_a_step": trained / self.steps,
@@ -232,26 +256,29 @@ class Loop:
         parameters = trainable(self.net, stage.params)
         update = updater(parameters, train)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
-        apart = [(term, updater(parameters, train, term.apart)) for term in terms if term.apart]
+        aside = replace(train, optimiser="radam", weight_decay=0.0)
+        apart = [(term, updater(parameters, aside, term.apart)) for term in terms if term.apart]
         joint = [term for term in terms if not term.apart]
         for epoch in range(train.epochs):
             for term, own_update in apart:
                 self.rehearse(term, own_update, epoch, (task.index, stage.name, epoch))
             for step, batch in enumerate(self.feed.batches(task, stage, train, epoch)):
-                objective = partial(
-                    self.objective, stage, joint, (task.index, stage.name, epoch, step)
-                )
+                where = (task.index, stage.name, epoch, step)
+                torch.default_generator.manual_seed(key(self.seed, "noise", *where))  # dropout
+                objective = partial(self.objective, stage, joint, where)
                 self.learner.step(self.net, batch, objective, partial(update, epoch))
                 self.steps += 1
                 if self.steps % LOOK == 0:
                     place = f"task {task.index + 1}/{len(self.stream)}"
                     place += f" epoch {epoch + 1}/{train.epochs}"
                     reporter.at(place, LOOK, self._means())
+        reporter.done += self.steps % LOOK
 
     def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
         """The learner's loss and its terms on one batch."""
         shared = [term for term in terms if term.view == "shared"]
-        frozen = any(term.frozen for term in shared)
+        freeze = self.train.freeze_bn and len(self.memory) > 0
+        frozen = freeze or any(term.frozen for term in shared)
         with self.net.frozen_statistics() if frozen else nullcontext():
             out = self.net(batch.x, taps=_taps(shared))
         loss = self.learner.loss(self.net, out, batch, stage)

@@ -28,6 +28,10 @@ class Images:
     def subset(self, index: Tensor) -> Images:
         return Images(self.x, self.y[index], self.masks, self.positions(index))
 
+    def between(self, first: int, last: int) -> Images:
+        """The images with labels from ``first`` up to, not including, ``last``."""
+        return self.subset(((self.y >= first) & (self.y < last)).nonzero().flatten())
+
     def join(self, *others: Images) -> Images:
         """One set of images out of several; the pixels are shared where they are the same."""
         parts = [self, *others]

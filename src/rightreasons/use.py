@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.console import Console
 from torch import Tensor
 
 from rightreasons.augment import middle
-from rightreasons.data.folder import read
+from rightreasons.data.folder import read_all
 from rightreasons.errors import UserError
 from rightreasons.model import Predictions, extend, load
 from rightreasons.runs import checkpoints
@@ -33,10 +32,13 @@ def show_predictions(
         words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
         print(f"{image}: {words}; {_looked(found, i)}")
     if pictures is not None:
+        if pictures.exists() and not pictures.is_dir():
+            raise UserError(f"--pictures {pictures} is a file, expected a folder")
         pictures.mkdir(parents=True, exist_ok=True)
         for i, image in enumerate(images):
             path = pictures / f"{i + 1:03d}-{image.stem}.png"
-            draw(middle(torch.from_numpy(read(image, model.size[0])), model.cut), found, i, path)
+            pixels = middle(read_all([image], model.size[0])[0], model.cut)
+            draw(pixels, found, i, path)
         print(f"pictures: {pictures}")
 
 
@@ -71,6 +73,7 @@ def draw(image: Tensor, found: Predictions, i: int, path: Path) -> None:
 
 def extend_run(run: Path, folder: Path, out: Path | None) -> None:
     """Learn the folder's classes and print what the longer run knows."""
+    run = run.absolute()
     target = out or run.with_name(f"{run.name}+{len(checkpoints(run)) + 1}")
     result = extend(run, folder, target)
     row = result.R[-1]

@@ -243,3 +243,79 @@ def test_refresh_explains_old_rows_anew(tiny_stream, tiny_net, tiny_train):
 def test_a_term_says_what_to_implement():
     with pytest.raises(TypeError):
         Term()
+
+
+@pytest.mark.parametrize("with_", ["rrr", "evidence"])
+def test_a_shared_frozen_term_of_weight_zero_equals_its_partner(
+    with_, plain, tiny_stream, tiny_net, tiny_train
+):
+    """Its partner is the plain learner whose BatchNorm is frozen in the same way."""
+    joined = learner("er", term(with_, view="shared", bn="frozen", weight=0.0))
+    result = rr.fit(joined, tiny_net, tiny_stream, train=tiny_train, progress=False)
+    frozen = replace(tiny_train, freeze_bn=True)
+    partner = rr.fit(learner("er"), tiny_net, tiny_stream, train=frozen, progress=False)
+    assert result.records[-1]["losses"][with_] > 0
+    assert equal(weights(partner), weights(result))
+    base = trained(plain, "er", tiny_stream, tiny_net, tiny_train)
+    assert not equal(weights(base), weights(result))
+
+
+@pytest.mark.parametrize("with_", ["rrr", "evidence"])
+def test_the_loop_stores_what_the_loop_compares(with_, tiny_stream, tiny_net, tiny_train):
+    """Through the loop's own rows and views the loss is zero right after storing."""
+    from rightreasons.train import Loop
+
+    joined = learner("er", term(with_, dtype="float32"))
+    loop = Loop(joined, tiny_net, tiny_stream, tiny_train, seed=0)
+    loop.net.grow(tiny_stream[0].seen)
+    for _ in range(3):  # statistics that are not those of a fresh net
+        loop.net.train()(loop.feed.normalise(tiny_stream[0].train.x[:8]))
+    out = loop.net(loop.feed.normalise(tiny_stream[0].train.x[:8]))
+    loop.remember(tiny_stream[0])
+    batch = loop.feed.canonical(
+        tiny_stream[0].train.x[:8], tiny_stream[0].train.y[:8], torch.full((8,), -1)
+    )
+    (value,) = loop._terms(joined.terms, out, batch, (1, "main", 0, 0))
+    stored = joined.memory[f"{with_}.map"]
+    size = (stored.values if isinstance(stored, Ragged) else stored).abs().mean()
+    assert size > 0 and value < 1e-5 * size
+
+
+class Teacher(rr.ER):
+    """A learner whose state holds a frozen net, as distillation does."""
+
+    def loss(self, net, out, batch, stage):
+        plain = super().loss(net, out, batch, stage)
+        if not hasattr(self, "old_"):
+            return plain
+        assert not self.old_.training and not any(p.requires_grad for p in self.old_.parameters())
+        taught = self.old_(batch.x).logits
+        return plain + (out.logits[:, : taught.shape[1]] - taught).square().mean()
+
+    def end(self, net, task, memory):
+        self.old_ = copy.deepcopy(net).requires_grad_(False).eval()
+
+
+def test_a_learner_with_a_teacher_is_gone_on_with_bit_by_bit(
+    tiny_stream, tiny_net, tiny_train, tmp_path
+):
+    recipe = Teacher(memory=rr.Memory(12))
+    whole = rr.fit(recipe, tiny_net, tiny_stream, train=tiny_train, run=tmp_path, progress=False)
+    for task in (2, 3):
+        (tmp_path / "checkpoints" / f"task-{task}.pt").unlink()
+    again = rr.fit(recipe, tiny_net, tiny_stream, train=tiny_train, run=tmp_path, progress=False)
+    assert equal(weights(whole), weights(again))
+
+
+def test_dropout_is_keyed_too(tiny_stream, tiny_train):
+    """Equal seeds are equal, and a term leaves the learner's dropout as it is."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 6, 3, 2, 1), torch.nn.ReLU(inplace=True), torch.nn.Dropout(0.5),
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 2),
+    )  # fmt: skip
+    net = rr.net(module, size=16)
+    runs = [
+        weights(rr.fit(made, net, tiny_stream, train=tiny_train, progress=False))
+        for made in (learner("er"), learner("er"), learner("er", term("rrr", weight=0.0)))
+    ]
+    assert equal(runs[0], runs[1]) and equal(runs[0], runs[2])

@@ -120,6 +120,10 @@ def _labels(y: NDArray[Any], count: int, which: str) -> list[str]:
         raise UserError(
             f"{which} labels hold {strange[0]!r}, expected integers or strings throughout"
         )
+    if len({str(v) for v in labels}) < len(set(labels)):
+        raise UserError(
+            f"{which} labels hold a number and a string that read the same; use one kind"
+        )
     return [str(v) for v in labels]
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rightreasons.errors import UserError
 
@@ -34,9 +34,10 @@ FEW = 500  # images that are not worth starting processes for
 CHUNK = 256  # images between two marks of progress
 VERSION = 1  # of the pixels: another way to read a file makes another cache
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-DAMAGE = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError)
-DAMAGE += (MemoryError, NotImplementedError, struct.error, zlib.error)
-DAMAGE += (Image.DecompressionBombError,)
+DAMAGE: tuple[type[Exception], ...] = (
+    *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError),
+    *(MemoryError, NotImplementedError, struct.error, zlib.error, Image.DecompressionBombError),
+)  # what Pillow raises on files that are damaged or made to harm
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation -> Image.Transpose
 
 
@@ -110,7 +111,7 @@ def _bytes(file: str) -> bytes:
 
 
 def _why(error: BaseException) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return "no known format"  # Pillow names a buffer's address
     return (str(error) or type(error).__name__).splitlines()[0]
 
@@ -176,7 +177,7 @@ def _inside(item: Item, whole: tuple[int, int]) -> NDArray[np.bool_]:
     if min(x, y) < -1 or x + w > whole[0] + 1 or y + h > whole[1] + 1:
         raise Unreadable(
             f"the box {x:g} {y:g} {w:g} {h:g} (x, y, width, height) of {item.file} leaves its "
-            f"image of {whole[0]}x{whole[1]} pixels"
+            f"image of {whole[0]}x{whole[1]} pixels (for corners type data.box_format=xyxy)"
         )
     columns, rows = np.arange(whole[0]) + 0.5, np.arange(whole[1]) + 0.5
     inside = ((rows >= y) & (rows < y + h))[:, None] & (columns >= x) & (columns < x + w)
@@ -288,7 +289,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _build(final: Path, items: Sequence[Item], size: int, masks: bool, made: int) -> None:
-    """Decode into ``final.partial``, going on with what is there, and rename it when it is whole."""
+    """Decode into ``final.partial``, going on with what is there; rename it when it is whole."""
     partial = final.with_name(final.name + ".partial")
     if final.exists():  # _open() found it damaged
         shutil.rmtree(final)
@@ -334,7 +335,8 @@ def _plan(partial: Path, items: Sequence[Item], size: int, masks: bool) -> None:
 
 def _write(file: Path, content: Any) -> None:
     """All of a file or nothing: temporary name, sync, rename."""
-    temporary = file.with_name(file.name + ".tmp")
+    # Its own name: a process whose parent was killed may still be at the same chunk.
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as opened:
         json.dump(content, opened)
         opened.flush()
@@ -370,7 +372,7 @@ def _run(partial: Path, count: int, base: Path) -> None:
     def done() -> int:
         return min(count, CHUNK * len(list(partial.glob("*.done"))))
 
-    workers = min(_cores(), -(-count // CHUNK)) if count >= FEW else 1
+    workers = min(cores(), -(-count // CHUNK)) if count >= FEW else 1
     with Reporter("images", count, done()) as reporter:
         how = f" by {workers} processes" if workers > 1 else ""
         reporter.say(f"{count} are decoded once{how} into {base}")
@@ -398,7 +400,7 @@ def _run(partial: Path, count: int, base: Path) -> None:
             raise UserError(f"a process that decodes images ended ({reason}); run it again")
 
 
-def _cores() -> int:
+def cores() -> int:
     mine = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(mine(0)) if mine else os.cpu_count() or 1
 
@@ -424,8 +426,9 @@ def _finish(partial: Path, final: Path) -> None:
         bad |= part["bad"]
     _write(partial / "images.json", {"digests": digests, "bad": bad})
     partial.replace(final)
-    for file in (*final.glob("*.done"), *final.glob("*.log"), final / "plan.json"):
-        file.unlink()
+    for left in ("*.done", "*.log", "*.tmp", "plan.json"):
+        for file in final.glob(left):
+            file.unlink()
 
 
 def main(partial: str, worker: str, workers: str) -> int:

@@ -97,8 +97,8 @@ class Cub200:
             if label not in self._labels or part not in ("0", "1") or not _plain(path):
                 raise UserError(
                     f"{self.base}: image {key} is {path!r} of class {label or 'unknown'} and part "
-                    f"{part or 'unknown'}, expected CLASS/FILE, 1 to {len(self.names)}, and 0 or 1; "
-                    f"{WHERE}"
+                    f"{part or 'unknown'}, expected CLASS/FILE, 1 to {len(self.names)}, and 0 or "
+                    f"1; {WHERE}"
                 )
             found.append(Entry(path, int(label) - 1, part == "1"))
         return tuple(found)
@@ -144,7 +144,9 @@ class Cub200:
                 for path in paths:
                     if path not in known:
                         name = f"{'session' if train else 'test'}_{k + 1}.txt"
-                        raise unknown(f"image in {Path(self.lists) / name}", path, _near(path, known))
+                        raise unknown(
+                            f"image in {Path(self.lists) / name}", path, _near(path, known)
+                        )
                     found.append(Entry(path, known[path], train))
         return found
 

@@ -19,8 +19,9 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Splits
 
-ENDINGS = set(".jpg .jpeg .jpe .jfif .png .bmp .gif .webp .tif .tiff .ppm .pgm .avif .jp2".split())
-BESIDE = set(".txt .csv .tsv .json .xml .yaml .md .db .ini .mat .npy".split())  # never images
+ENDINGS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+ENDINGS |= {".ppm", ".pgm", ".avif", ".jp2"}
+BESIDE = {".txt", ".csv", ".tsv", ".json", ".xml", ".yaml", ".md", ".db", ".ini", ".mat", ".npy"}
 TESTS = ("val", "test")
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet: val/images/* and a line with each one's class
 FORMATS = ("xywh", "xyxy")
@@ -57,8 +58,6 @@ class Folder:
     flip: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not locate(self.path).is_dir():
-            raise UserError(f"{self.path} is not a folder; pass a folder with one folder a class")
         if self.size < 8:
             raise UserError(f"data.size is {self.size}, expected at least 8 pixels")
         if not 0 < self.test < 1:
@@ -70,7 +69,14 @@ class Folder:
 
     @cached_property
     def base(self) -> Path:
-        return locate(self.path)
+        found = locate(self.path)
+        if not found.is_dir():
+            data = os.environ.get("RRR_DATA")
+            place = f" (looked for in {data} too)" if data else ""
+            raise UserError(
+                f"{self.path} is not a folder{place}; pass a folder with one folder a class"
+            )
+        return found
 
     @cached_property
     def roots(self) -> tuple[Path, Path | None]:
@@ -155,7 +161,9 @@ class Folder:
         for line in lines(test / ANNOTATIONS):
             words = line.split("\t") if "\t" in line else line.split()
             if len(words) < 2 or not _harmless(words[0]):
-                raise UserError(f"{test / ANNOTATIONS} has the line {line!r}, expected `file class`")
+                raise UserError(
+                    f"{test / ANNOTATIONS} has the line {line!r}, expected `file class`"
+                )
             found.setdefault(words[1], []).append(test / "images" / words[0])
         return {name: sorted(files) for name, files in found.items()}
 
@@ -189,7 +197,9 @@ class Folder:
         items = {f: Item(str(f), masks.get(stem(r.as_posix()), "")) for f, r in relative.items()}
         if not any(item.mask for item in items.values()):
             wanted = Path(self.masks) / next(iter(relative.values())).with_suffix(".png")
-            raise UserError(f"{self.masks} has no mask of any image, expected files such as {wanted}")
+            raise UserError(
+                f"{self.masks} has no mask of any image, expected files such as {wanted}"
+            )
         return items
 
 
@@ -257,7 +267,9 @@ def read_boxes(file: Path, form: str) -> dict[str, tuple[float, float, float, fl
         try:
             x, y, w, h = (float(n) for n in numbers)
         except ValueError:
-            raise UserError(f"{file} has the line {line!r}, expected `path` and 4 numbers") from None
+            raise UserError(
+                f"{file} has the line {line!r}, expected `path x y width height`"
+            ) from None
         if form == "xyxy":
             w, h = w - x + 1, h - y + 1
         if not (w > 0 and h > 0):
@@ -321,7 +333,10 @@ def splits(
     for labelled, which in ((train, "train"), (test, "test")):
         good = [(place[item.file], y) for item, y in labelled if place[item.file] not in made.bad]
         for label in sorted(set(range(len(names))) - {y for _, y in good}):
-            raise UserError(f"class {names[label]!r} has no {which} image that can be read")
+            raise UserError(
+                f"class {names[label]!r} has no {which} image that can be read; "
+                "add some, or leave it out"
+            )
         rows, y = (torch.tensor(column, dtype=torch.int64) for column in zip(*good, strict=True))
         parts.append(Images(x, y, where, rows))
     return Splits(*parts)

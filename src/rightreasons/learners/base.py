@@ -10,6 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
+from rightreasons.config import check_types
 from rightreasons.errors import UserError
 from rightreasons.memory import Memory
 from rightreasons.nets.net import Net
@@ -32,14 +33,21 @@ class Learner:
     replays: ClassVar[bool] = False
     """does the task loss see remembered images"""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.memory, Memory):
+            raise UserError(f"memory is {self.memory!r}, expected rr.Memory(200)")
+        check_types(self, self.name, skip=("memory", "terms"))
+        names = [term.name for term in self.terms]
+        if len(set(names)) < len(names):
+            raise UserError(f"{self.method} has a term twice; it has {names[-1]!r} already")
+
     def __add__(self, term: Term) -> Learner:
         """The same learner with one more term: ``ER() + RRR()``."""
         if not isinstance(term, Term):
             return NotImplemented
-        if term.name in (t.name for t in self.terms):
-            raise UserError(f"{self.method} has the term {term.name!r} already")
         joined = copy.deepcopy(self)
         joined.terms = (*joined.terms, copy.deepcopy(term))
+        joined.__post_init__()
         return joined
 
     @property

@@ -23,6 +23,7 @@ class ER(Learner):
     replays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.replay not in REPLAYS:
             raise unknown("er.replay", self.replay, REPLAYS)
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from rightreasons.errors import UserError
 from rightreasons.learners.base import Learner
-from rightreasons.terms import Term
 from rightreasons.types import Pool, Stage, Task
 
 
@@ -20,8 +19,11 @@ class Joint(Learner):
 
     name: ClassVar[str] = "joint"
 
-    def __add__(self, term: Term) -> Joint:
-        raise UserError(f"joint takes no term, and was given {term.name!r}; use er+{term.name}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.terms:
+            name = self.terms[0].name
+            raise UserError(f"joint takes no term, and was given {name!r}; use er+{name}")
 
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool(past=True))]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import Net
+from rightreasons.nets.net import Net, out_of_place
 from rightreasons.nets.small import SMALL, build_small
 from rightreasons.nets.zoo import ZOO, build_zoo
 
@@ -49,14 +51,12 @@ def net(
             f"net is a {type(module).__name__}, expected a name or an nn.Module; "
             f"names: {', '.join(NETS)}"
         )
-    if target is not None:
-        built.check_tap(target)
-        built.taps["paper"] = built.path(target)
-    return built
+    return built.retarget(target)
 
 
 def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
     """Find head, last spatial layer and pooling by watching one forward pass."""
+    module = out_of_place(copy.deepcopy(module))  # the caller's own keeps its head
     calls: list[tuple[str, Tensor]] = []
     linears: dict[str, tuple[Tensor, Tensor]] = {}
     handles = []
@@ -109,5 +109,5 @@ def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
         and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
     ]
     spatial = [name for name, v in calls if v.shape[2] * v.shape[3] >= max(area, 2)]
-    last_block = min(pooled, key=len) if pooled else (spatial or [calls[-1][0]])[-1]
+    last_block = (pooled or spatial or [calls[-1][0]])[-1]  # a container is called after its parts
     return Net(module, head, {"last_block": last_block, "paper": last_block}, bool(pooled))

@@ -20,9 +20,10 @@ class Net(nn.Module):
     """A classifier with taps and a growing head.
 
     ``taps`` maps aliases (``last_block``, ``paper``) to names of submodules; any submodule's own
-    name is a tap too. ``pooled_linear`` says that the logits are one linear layer on the global
-    average of ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws
-    the weights of a net that has none worth keeping; ``fit`` calls it with the run's seed.
+    name is a tap too; `retarget` points ``paper`` elsewhere. ``pooled_linear`` says that the logits
+    are one linear layer on the global average of ``last_block``: closed forms of Grad-CAM and
+    evidence hold then. ``initialise`` draws the weights of a net that has none worth keeping;
+    ``fit`` calls it with the run's seed.
     """
 
     def __init__(
@@ -34,8 +35,11 @@ class Net(nn.Module):
         initialise: Initialise | None = None,
         channels_last: bool = False,
         name: str | None = None,
+        weights: str | None = None,
     ) -> None:
         super().__init__()
+        self.target: str | None = None
+        self.weights = weights
         self.module = module
         self.head_name = head
         self.taps = dict(taps)
@@ -43,9 +47,7 @@ class Net(nn.Module):
         self.initialise = initialise
         self.channels_last = channels_last  # faster convolutions; not every module takes it
         self.name = name or type(module).__name__
-        for part in module.modules():  # a tap must keep its value until it is read
-            if getattr(part, "inplace", False):
-                part.inplace = False  # type: ignore[assignment]
+        out_of_place(module)
         last = self._find(head, "head")
         if not isinstance(last, nn.Linear):
             raise UserError(
@@ -85,6 +87,13 @@ class Net(nn.Module):
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor, taps: Sequence[str] = ()) -> Out: ...
+
+    def retarget(self, layer: str | None) -> Net:
+        """Let Grad-CAM's ``paper`` be another layer; None leaves it."""
+        if layer is not None:
+            self.check_tap(layer)
+            self.target, self.taps["paper"] = layer, self.path(layer)
+        return self
 
     def forward(self, x: Tensor, taps: Sequence[str] = ()) -> Out:
         caught: dict[str, tuple[Tensor, int]] = {}
@@ -158,6 +167,14 @@ class Net(nn.Module):
         finally:
             for part in switched:
                 part.training = True
+
+
+def out_of_place(module: nn.Module) -> nn.Module:
+    """No part writes into its input: a tap must keep its value until it is read."""
+    for part in module.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]
+    return module
 
 
 def _catch_output(caught: dict[str, tuple[Tensor, int]], tap: str) -> Callable[..., None]:

@@ -47,6 +47,7 @@ def build_zoo(name: str, weights: str | None = None) -> Net:
         plan.pooled_linear,
         initialise=None if weights else _initialise,
         name=name,
+        weights=weights,
     )
 
 

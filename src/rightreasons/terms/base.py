@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import follow
+from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 from rightreasons.memory import Column
 from rightreasons.nets.net import Net
@@ -47,6 +48,7 @@ class Term(ABC):
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
+        check_types(self, self.name)
         check_choice(self, "view", VIEWS)
         check_choice(self, "bn", BN)
         if self.rows < 1:

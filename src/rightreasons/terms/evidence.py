@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from rightreasons.errors import UserError
-from rightreasons.explainers import evidence
+from rightreasons.explainers import NOT_POOLED, evidence
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.net import Net
 from rightreasons.terms.base import DTYPES, Term, check_choice, decode, encode
@@ -44,10 +44,7 @@ class Evidence(Term):
     def check(self, net: Net) -> None:
         super().check(net)
         if not net.pooled_linear:
-            raise UserError(
-                f"evidence needs global average pooling and one linear head, and {net.name} has "
-                "another end; use rrr, or a net such as resnet8"
-            )
+            raise UserError(NOT_POOLED.format(net.name))
 
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
         values, scale = encode(evidence(net, out, bias=self.bias), self.dtype)

@@ -147,9 +147,12 @@ class RRR(Term):
     def check(self, net: Net) -> None:
         super().check(net)
         if self.view == "shared" and not self.frozen and not closed_form(net, self.target):
+            other = (
+                "rrr.target=last_block or rrr.bn=frozen" if net.pooled_linear else "rrr.bn=frozen"
+            )
             raise UserError(
-                f"rrr.view=shared with rrr.target={self.target} would mix images through the "
-                "batch statistics of BatchNorm; type rrr.target=last_block or rrr.bn=frozen"
+                f"rrr.view=shared with rrr.target={self.target} may mix images through the batch "
+                f"statistics of BatchNorm; type {other}"
             )
 
     def needs_graph(self, net: Net) -> bool:
