@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -221,7 +221,7 @@ def _place(data: Path | None) -> None:
         os.environ["RRR_DATA"] = str(data.absolute())
 
 
-def _warn(message: Warning | str, *_: object) -> None:
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line, without the place in the source."""
     print(f"rrr: {message}", file=sys.stderr)
 
