@@ -262,3 +262,78 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
 def test_bad_fields_are_refused(make, words):
     with pytest.raises(rr.UserError, match=words):
         make()
+
+
+@pytest.mark.parametrize("classes", ["all", "mean", 2])
+@pytest.mark.parametrize("cells", ["full", "mean", 2])
+def test_ablations_of_evidence_are_zero_after_storing_and_train(tiny_net, classes, cells):
+    term = rr.Evidence(classes=classes, cells=cells, dtype="float32")
+    net = trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    columns = stored(term, net, batch)
+    side = {"full": 4, "mean": 1, 2: 2}[cells]
+    many = {"all": 5, "mean": 1, 2: 2}[classes]
+    assert columns["evidence.map"].values.shape == (6 * many, side, side)
+    assert loss_of(term, net, batch, columns) < 1e-8
+    value = loss_of(term, moved(net), batch, columns)
+    value.backward()
+    assert value > 1e-4 and net.module.conv1.weight.grad.abs().max() > 0
+
+
+def test_evidence_of_the_mean_cell_is_that_of_stored_logits(tiny_net):
+    """One number a class is the logit, the control at equal bytes; by Jensen it is never more."""
+    net = trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    terms = (rr.Evidence(dtype="float32"), rr.Evidence(cells="mean", dtype="float32"), rr.Logits())
+    columns = [stored(term, net, batch) for term in terms]
+    moved(net)
+    full, mean, logits = (
+        loss_of(term, net, batch, c).item() for term, c in zip(terms, columns, strict=True)
+    )
+    assert mean == pytest.approx(logits, rel=1e-4)
+    assert full > mean
+
+
+def test_evidence_of_the_mean_over_rows_that_knew_different_classes(tiny_net):
+    term, net = rr.Evidence(classes="mean", dtype="float32"), trained(tiny_net)
+    x = images(2)
+    maps = rr.evidence(net, x).detach()
+    columns = {
+        "evidence.map": Ragged.of(
+            torch.stack([maps[0, :2].mean(0, True) + 1.0, maps[1].mean(0, True) + 2.0])
+        ),
+        "evidence.scale": torch.ones(2, dtype=x.dtype),
+        "evidence.class": Ragged(torch.tensor([0, 1, 0, 1, 2, 3, 4]), torch.tensor([2, 5])),
+    }
+    value = loss_of(term, net, batch_of(x, torch.tensor([0, 4])), columns)
+    assert value.item() == pytest.approx((1.0 + 4.0) / 2)
+
+
+@pytest.mark.parametrize("kind", [rr.RRR, rr.Evidence])
+@pytest.mark.parametrize("how", ["shuffled", "cells", "noise"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_controls_store_references_that_are_not_the_rows_own(tiny_net, kind, how, dtype):
+    net = trained(tiny_net, dtype=torch.float32)
+    y = torch.tensor([0, 1, 0, 1, 0, 4])
+    batch = batch_of(images(dtype=torch.float32), y)
+    own = stored(kind(dtype=dtype), net, batch)
+    term = kind(dtype=dtype, reference=how)
+    draw = torch.Generator().manual_seed(0)
+    other = term.refer(stored(term, net, batch), y, draw)
+    name = f"{term.name}.map"
+
+    def rows(columns):
+        column = columns[name]
+        return (column.padded()[0] if isinstance(column, Ragged) else column).float()
+
+    before, after = rows(own), rows(other)
+    assert before.shape == after.shape and own.keys() == other.keys()
+    assert not torch.equal(before, after)
+    if how == "shuffled":  # a permutation inside each class, no row keeps its own; 4 is alone
+        for i in range(5):
+            same = [j for j in range(6) if torch.equal(after[i], before[j])]
+            assert same and all(y[j] == y[i] and j != i for j in same)
+        assert torch.equal(after[5], before[5])
+    if how == "cells":
+        assert torch.equal(before.flatten(-2).sort().values, after.flatten(-2).sort().values)
+    assert loss_of(term, net, batch, other) > 10 * loss_of(term, net, batch, own) + 1e-9

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import yaml
 
+from rightreasons.config import complete
 from rightreasons.errors import UserError
 from rightreasons.runfiles import differences, read_yaml, write
 
@@ -35,7 +36,7 @@ class Run:
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file, expected a folder; pass another --out")
         if path.exists():
-            different = differences(read_yaml(path), self.config)
+            different = differences(_today(read_yaml(path)), self.config)
             if different:
                 raise UserError(
                     f"{self.folder} holds a run of another config ({'; '.join(different[:4])}); "
@@ -66,6 +67,14 @@ class Run:
 
     def finish(self, summary: dict[str, Any]) -> None:
         write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
+
+
+def _today(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that an older version wrote, with the defaults of keys that it did not know."""
+    if "benchmark" not in config:
+        return config
+    extra = {key: config[key] for key in ("extensions",) if key in config}
+    return complete(config) | extra
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -357,7 +357,11 @@ class Loop:
                     stored |= term.remember(self.net, batch, out)
             parts.append({name: move(c, torch.device("cpu")) for name, c in stored.items()})
         self.net.train()
-        return {name: join([part[name] for part in parts]) for name in parts[0]}
+        columns = {name: join([part[name] for part in parts]) for name in parts[0]}
+        for term in terms:
+            draw = generator(self.seed, "noise", "reference", term.name, len(self.records))
+            columns = term.refer(columns, y, draw)
+        return columns
 
     def _stream(self) -> dict[str, Any]:
         """What is needed of the stream to use the net: it may not be there any more."""

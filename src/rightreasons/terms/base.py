@@ -18,11 +18,12 @@ from torch import Tensor
 from rightreasons.augment import follow
 from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
-from rightreasons.memory import Column
+from rightreasons.memory import Column, Ragged
 from rightreasons.nets.net import Net
 from rightreasons.types import Batch, Out
 
 DTYPES = ("float16", "float32", "uint8")
+REFERENCES = ("own", "shuffled", "cells", "noise")
 
 
 VIEWS = ("canonical", "shared", "ignore")
@@ -93,6 +94,13 @@ class Term(ABC):
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         """The loss of these rows, before the weight."""
 
+    def refer(
+        self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
+    ) -> dict[str, Column]:
+        """The columns of all new rows, labels ``y``, once more before they are stored: controls put
+        other references in their place."""
+        return columns
+
     def follow(self, stored: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Stored maps (B,...,u,v) in the place where the batch's images are, and (B,u,v) cells that
         the image covers."""
@@ -124,3 +132,49 @@ def decode(values: Tensor, scale: Tensor, like: Tensor) -> Tensor:
     if values.dtype == torch.uint8:
         unit = (unit - 128) / 127
     return unit * scale.to(like).view(-1, *[1] * (values.ndim - 1))
+
+
+def refer(
+    columns: dict[str, Column],
+    names: tuple[str, str],
+    how: str,
+    y: Tensor,
+    generator: torch.Generator,
+) -> dict[str, Column]:
+    """Controls: maps that are not the rows' own, in the columns of values and scales."""
+    if how == "own":
+        return columns
+    column, scale = columns[names[0]], columns[names[1]]
+    values = column.padded()[0] if isinstance(column, Ragged) else column  # (n,...,u,v)
+    assert isinstance(scale, Tensor)
+    if how == "shuffled":
+        other = _others(y, generator)
+        values, scale = values[other], scale[other]
+    elif how == "cells":
+        flat = values.flatten(-2)
+        order = torch.rand(len(flat), flat.shape[-1], generator=generator).argsort(1)
+        order = order.view(len(flat), *[1] * (flat.ndim - 2), -1).expand_as(flat)
+        values = flat.gather(-1, order.to(flat.device)).view_as(values)
+    else:
+        level = values.float().flatten(1)
+        noise = torch.randn(level.shape, generator=generator).to(level)
+        drawn = noise * level.std(1, keepdim=True) + level.mean(1, keepdim=True)
+        if values.dtype == torch.uint8:
+            drawn = drawn.round().clamp(0, 255)
+        values = drawn.view_as(values).to(values.dtype)
+    kept = Ragged(values.flatten(0, 1), column.lengths) if isinstance(column, Ragged) else values
+    return columns | {names[0]: kept, names[1]: scale}
+
+
+def _others(y: Tensor, generator: torch.Generator) -> Tensor:
+    """For each row another row of its class, itself if it is alone: a random cycle a class."""
+    order = torch.randperm(len(y), generator=generator).to(y.device)
+    order = order[y[order].argsort(stable=True)]  # class by class, at random inside
+    counts = torch.bincount(y)
+    counts = counts[counts > 0]
+    firsts = counts.cumsum(0) - counts
+    following = torch.arange(1, len(y) + 1, device=y.device)
+    following[firsts + counts - 1] = firsts
+    other = torch.empty_like(order)
+    other[order] = order[following]
+    return other

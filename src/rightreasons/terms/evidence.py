@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rightreasons.errors import UserError
 from rightreasons.explainers import NOT_POOLED, evidence
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.net import Net
-from rightreasons.terms.base import DTYPES, Term, check_choice, decode, encode
+from rightreasons.terms.base import (
+    DTYPES,
+    REFERENCES,
+    Term,
+    check_choice,
+    decode,
+    encode,
+    refer,
+)
 from rightreasons.types import Batch, Out
 
 
@@ -21,13 +31,20 @@ class Evidence(Term):
     """Remember the evidence for and against every class seen, where it lies.
 
     ``L = mean over rows, classes seen at storing, cells of (E - E_stored)^2`` with the signed maps
-    ``E_c(i,j) = b_c + sum_k w_ck A_k(i,j)`` of `explainers.evidence`. The mean of ``E_c`` over the
-    cells is the logit of ``c``: this is logit replay resolved in space.
+    ``E_c(i,j) = b_c + sum_k w_ck A_k(i,j)`` of `explainers.evidence`, over the last block. The mean
+    of ``E_c`` over the cells is the logit of ``c``: this is logit replay resolved in space. All but
+    the first value of `classes`, `cells` and `reference` are ablations.
     """
 
     weight: float = 0.1
     bias: bool = True
     """count the head's bias"""
+    classes: str | int = "all"
+    """all that were seen; mean: their mean map; a number: those with the largest logits"""
+    cells: str | int = "full"
+    """full; mean: one number a class; a number n: n x n means"""
+    reference: str = "own"
+    """own; shuffled: the map of another row of the class; cells: permuted cells; noise"""
     dtype: str = "float16"
     """of the stored maps, which have a scale a row: float16, float32 or uint8"""
 
@@ -36,6 +53,13 @@ class Evidence(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "dtype", DTYPES)
+        check_choice(self, "reference", REFERENCES)
+        for name, word in (("classes", "all or mean"), ("cells", "full or mean")):
+            value = getattr(self, name)
+            if (isinstance(value, str) and value not in word.split(" or ")) or value in (0, -1):
+                raise UserError(
+                    f"evidence.{name} is {value!r}, expected {word}, or a number above 0"
+                )
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -46,19 +70,54 @@ class Evidence(Term):
         if not net.pooled_linear:
             raise UserError(NOT_POOLED.format(net.name))
 
+    def maps(self, net: Net, out: Out, classes: int | None = None) -> Tensor:
+        """(B,C,u,v), in as few cells as are kept."""
+        full = evidence(net, out, classes=classes, bias=self.bias)
+        if self.cells == "full":
+            return full
+        return F.adaptive_avg_pool2d(full, 1 if self.cells == "mean" else int(self.cells))
+
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
-        values, scale = encode(evidence(net, out, bias=self.bias), self.dtype)
-        return {"evidence.map": Ragged.of(values), "evidence.scale": scale}
+        maps = self.maps(net, out)  # (B,C,u,v)
+        count, seen = maps.shape[:2]
+        chosen = torch.arange(seen, device=maps.device).expand(count, seen)
+        if isinstance(self.classes, int):
+            chosen = out.logits.topk(min(self.classes, seen), 1).indices
+        kept = maps.mean(1, keepdim=True) if self.classes == "mean" else _pick(maps, chosen)
+        values, scale = encode(kept, self.dtype)
+        columns: dict[str, Column] = {"evidence.map": Ragged.of(values), "evidence.scale": scale}
+        if self.classes != "all":  # which classes the maps are of
+            columns["evidence.class"] = Ragged.of(chosen.short())
+        return columns
+
+    def refer(
+        self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
+    ) -> dict[str, Column]:
+        return refer(columns, ("evidence.map", "evidence.scale"), self.reference, y, generator)
 
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         stored, scale = columns["evidence.map"], columns["evidence.scale"]
         assert isinstance(stored, Ragged) and isinstance(scale, Tensor)
         values, real = stored.padded()  # (B,C,u,v), (B,C)
-        now = evidence(net, out, classes=values.shape[1], bias=self.bias)
+        if self.classes == "all":
+            now = self.maps(net, out, values.shape[1])
+        else:
+            of = columns["evidence.class"]
+            assert isinstance(of, Ragged)
+            chosen, known = of.padded()
+            now = _pick(self.maps(net, out), chosen.long())
+            if self.classes == "mean":
+                weights = known / known.sum(1, keepdim=True)
+                now = (now * weights[:, :, None, None]).sum(1, keepdim=True)
         before, covered = self.follow(decode(values, scale, now), batch)
         gap = (now - before).square() * covered[:, None]
         per_class = gap.sum((2, 3)) / covered.sum((1, 2))[:, None].clamp_min(1)  # (B,C)
         return over_classes(per_class, real)
+
+
+def _pick(maps: Tensor, classes: Tensor) -> Tensor:
+    """(B,C,u,v) and (B,k) -> (B,k,u,v)."""
+    return maps.gather(1, classes[:, :, None, None].expand(-1, -1, *maps.shape[2:]))
 
 
 def over_classes(cost: Tensor, real: Tensor) -> Tensor:

@@ -14,7 +14,15 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import EXPLAINERS, closed_form
 from rightreasons.memory import Column
 from rightreasons.nets.net import Net
-from rightreasons.terms.base import DTYPES, Term, check_choice, decode, encode
+from rightreasons.terms.base import (
+    DTYPES,
+    REFERENCES,
+    Term,
+    check_choice,
+    decode,
+    encode,
+    refer,
+)
 from rightreasons.types import Batch, Out
 
 FROM_PROFILE: Any = type("FromProfile", (), {"__repr__": lambda self: "from the profile"})()
@@ -107,6 +115,8 @@ class RRR(Term):
     """leave out rows that were misclassified when they were stored"""
     refresh: str = "never"
     """never, or each_task: explain old rows anew after each task"""
+    reference: str = "own"
+    """own; controls: shuffled (of another row of the class), cells (permuted), noise"""
     dtype: str = "float16"
     """of the stored map, which has a scale of its own: float16, float32 or uint8"""
 
@@ -126,6 +136,7 @@ class RRR(Term):
         check_choice(self, "reduction", ("pixel_sum", "pixel_mean"))
         check_choice(self, "schedule", ("joint", "alternate"))
         check_choice(self, "refresh", ("never", "each_task"))
+        check_choice(self, "reference", REFERENCES)
         check_choice(self, "dtype", DTYPES)
         if not 0 < self.alternate_lr < math.inf:
             raise UserError(f"rrr.alternate_lr is {self.alternate_lr}, expected a number above 0")
@@ -175,6 +186,11 @@ class RRR(Term):
         values, scale = encode(self.maps(net, out, y), self.dtype)
         right = answer == batch.y
         return {"rrr.map": values, "rrr.scale": scale, "rrr.class": y, "rrr.correct": right}
+
+    def refer(
+        self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
+    ) -> dict[str, Column]:
+        return refer(columns, ("rrr.map", "rrr.scale"), self.reference, y, generator)
 
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         values, scale, y, right = (
