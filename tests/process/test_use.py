@@ -1,0 +1,129 @@
+"""Commands on a finished run, as a user types them, with good and with bad words."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from PIL import Image
+
+import rightreasons as rr
+
+TINY = [
+    "stream.tasks=2", "stream.classes=4", "data.train=8", "data.test=4", "train.epochs=1",
+    "train.batch=8", "memory.size=8",
+]  # fmt: skip
+
+
+def rrr(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "rightreasons", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a finished run, images of a class it knows, and two new class folders."""
+    base = tmp_path_factory.mktemp("use")
+    done = rrr("run", "glyphs-small", "er+evidence", *TINY, "--out", base / "run")
+    assert done.returncode == 0, done.stderr
+    stream = rr.stream("glyphs", tasks=1, train=6, test=1)
+    known = rr.load(base / "run").class_names
+    new = [name for name in stream.class_names if name not in known][:2]
+    images = stream[0].train
+    for i in range(len(images)):
+        name = stream.class_names[int(images.y[i])]
+        if name not in new:
+            continue
+        folder = base / "new" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = images.pixels(torch.tensor([i]))[0].permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return base
+
+
+def test_predict_names_classes_and_draws_where_it_looked(place):
+    image = next((place / "new").glob("*/*.png"))
+    done = rrr("predict", place / "run", image, image, "--pictures", place / "looks", "--top", 2)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(f"{image}: ") and first.count("%") >= 2
+    drawn = sorted((place / "looks").iterdir())
+    assert len(drawn) == 2
+    with Image.open(drawn[0]) as picture:
+        assert picture.size[0] > 200
+
+
+def test_extend_learns_new_folders_beside_the_run(place):
+    before = (place / "run" / "result.json").read_text("utf-8")
+    done = rrr("extend", "run", "new", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert (place / "run+3" / "result.json").exists()
+    assert (place / "run" / "result.json").read_text("utf-8") == before
+    model = rr.load(place / "run+3")
+    assert len(model.class_names) == 4 + len(list((place / "new").iterdir()))
+    again = rrr("predict", "run+3", next((place / "new").glob("*/*.png")), cwd=place)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["predict", "run", "none.png"], "there is no image none.png"),
+        (["predict", "run", "run/config.yaml"], "cannot be read as an image"),
+        (["predict", "new", "none.png"], "holds no run"),
+        (["extend", "run", "nowhere"], "nowhere"),
+        (["show", "rrrr"], "did you mean 'rrr'"),
+        (["compare", "glyphs-small", "er", "--table", "no/where.md"], "does not exist"),
+        (["data", "check", "nowhere"], "nowhere"),
+        (["run", "cifar100-small", "er", "--data", "nowhere"], "--data nowhere is not a folder"),
+        (["run", "glyphs-small", "er", "--out", "run/config.yaml/x"], "run/config.yaml"),
+    ],
+)
+def test_bad_words_get_one_sentence(place, words, said):
+    done = rrr(*words, cwd=place)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("name", ["rrr", "er+evidence", "glyphs-small", "train", "folder"])
+def test_show_prints_fields_and_defaults(name):
+    done = rrr("show", name)
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "rrr": ["paper", "released", "recommended", "rrr.weight", "100.0"],
+        "er+evidence": ["er.replay", "evidence.weight", "0.1"],
+        "glyphs-small": ["tasks: 5", "resnet8"],
+        "train": ["train.epochs", "train.later"],
+        "folder": ["data.path", "(needed)"],
+    }[name]
+    assert all(word in done.stdout for word in expected)
+
+
+def test_list_names_everything():
+    done = rrr("list")
+    for word in ("glyphs-small", "cifar100-10", "finetune", "evidence", "gradcam", "resnet8"):
+        assert word in done.stdout
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path):
+    words = ["run", "glyphs-small", "er", "train.epochs=50", "--out", str(tmp_path / "run")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "rightreasons", *words], stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(300):
+        if (tmp_path / "run" / "config.yaml").exists():
+            break
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "the same command goes on" in err and "Traceback" not in err
