@@ -54,15 +54,19 @@ class SmallResNet(nn.Module):
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> None:
-    """Kaiming normal by fan-out for convolutions, identity for norms, as for residual nets."""
+    """Kaiming normal by fan-out for convolutions, nn.Linear's own bound, identity for norms."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(
                 part.weight, mode="fan_out", nonlinearity="relu", generator=generator
             )
+        elif isinstance(part, nn.Linear):
+            bound = part.in_features**-0.5
+            nn.init.uniform_(part.weight, -bound, bound, generator=generator)
         elif isinstance(part, nn.BatchNorm2d):
             part.reset_running_stats()
             nn.init.ones_(part.weight)
+        if isinstance(part, (nn.Conv2d, nn.Linear, nn.BatchNorm2d)) and part.bias is not None:
             nn.init.zeros_(part.bias)
 
 

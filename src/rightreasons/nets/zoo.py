@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
+from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
 
 
@@ -45,27 +46,10 @@ def build_zoo(name: str, weights: str | None = None) -> Net:
         plan.head,
         {"last_block": plan.last_block, "paper": plan.paper},
         plan.pooled_linear,
-        initialise=None if weights else _initialise,
+        initialise=None if weights else initialise,
         name=name,
         weights=weights,
     )
-
-
-def _initialise(module: nn.Module, generator: torch.Generator) -> None:
-    """He's normal for convolutions, nn.Linear's own for linear layers, identity for norms."""
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(
-                part.weight, mode="fan_out", nonlinearity="relu", generator=generator
-            )
-        elif isinstance(part, nn.Linear):
-            bound = part.in_features**-0.5
-            nn.init.uniform_(part.weight, -bound, bound, generator=generator)
-        elif isinstance(part, nn.BatchNorm2d):
-            part.reset_running_stats()
-            nn.init.ones_(part.weight)
-        if isinstance(part, (nn.Conv2d, nn.Linear, nn.BatchNorm2d)) and part.bias is not None:
-            nn.init.zeros_(part.bias)
 
 
 def load_weights(module: nn.Module, path: Path, head: str) -> None:
