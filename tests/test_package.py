@@ -57,3 +57,13 @@ def test_doctests_pass():
     for name in ("rightreasons.stats", "rightreasons.nets", "rightreasons.streams"):
         found = doctest.testmod(importlib.import_module(name))
         assert found.attempted and not found.failed, name
+
+
+def test_the_arrays_of_the_data_page_are_learned():
+    page = (ROOT / "docs" / "your-data.md").read_text("utf-8")
+    block = re.search(r"```python\n(.*?)```", page, re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", block.group(1)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[[")

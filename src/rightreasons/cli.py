@@ -64,7 +64,7 @@ def run(
     Parameters
     ----------
     benchmark
-        A benchmark's name, such as glyphs-small.
+        A benchmark's name, such as glyphs-small, or a folder with one folder a class.
     method
         A learner with any terms: er, er+rrr, finetune+evidence, joint, ...
     overrides

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -64,8 +65,14 @@ def benchmarks() -> dict[str, dict[str, Any]]:
 def resolve(
     benchmark: str, method: str, overrides: Sequence[str] = (), seed: int = 0
 ) -> dict[str, Any]:
-    """The complete config of a run: the benchmark's, then overrides, then defaults."""
+    """The complete config of a run: the benchmark's, then overrides, then defaults.
+
+    A folder of class folders is a benchmark too.
+    """
     known = benchmarks()
+    if benchmark not in known and Path(benchmark).is_dir():
+        overrides = [f"data.path={yaml.safe_dump(benchmark).splitlines()[0]}", *overrides]
+        benchmark = "folder"
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
     learner, terms = split_method(method)

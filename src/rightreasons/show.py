@@ -50,6 +50,9 @@ def show(name: str) -> None:
     presets = benchmarks()
     if name in presets:
         print(yaml.safe_dump(presets[name], sort_keys=False, allow_unicode=True).rstrip())
+        if name in SOURCES:  # a benchmark and a source may share a name
+            print()
+            _fields("data", find("", SOURCES, name))
     elif name in sections:
         _fields(name, sections[name])
     elif name in SOURCES:

@@ -127,3 +127,14 @@ def test_an_interrupt_says_how_to_go_on(tmp_path):
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "the same command goes on" in err and "Traceback" not in err
+
+
+def test_a_folder_of_class_folders_is_a_benchmark(place):
+    words = ["train.epochs=1", "data.size=16", "memory.size=4", "--out", place / "own"]
+    done = rrr("run", place / "new", "er+rrr", *words)
+    assert done.returncode == 0, done.stderr
+    model = rr.load(place / "own")
+    assert set(model.class_names) == {f.name for f in (place / "new").iterdir()}
+    assert model.config["benchmark"] == "folder" and model.size == (16, 16)
+    missing = rrr("run", "folder", "er")
+    assert missing.returncode == 2 and "FOLDER" in missing.stderr
