@@ -45,7 +45,8 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """
     from rightreasons.sweep import compare
 
-    compare("glyphs-small", ["er", "er+rrr", "er+evidence"], seeds=seeds, out=out)
+    # from seed 5 on: the benchmark's settings were chosen while looking at seeds 0 to 4
+    compare("glyphs-small", ["er", "er+rrr", "er+evidence"], ["seed=5"], seeds=seeds, out=out)
 
 
 @app.command

@@ -58,7 +58,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "schedule": "alternate",
         "detach_weights": True,
     },
-    # the best setting of eq. 2 that we measured, on seeds apart (docs/results/glyphs.md)
+    # the best of the few settings of eq. 2 that we tried (docs/results/glyphs.md says which)
     "recommended": {
         "weight": 0.1,
         "view": "shared",
