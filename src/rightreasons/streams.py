@@ -69,8 +69,8 @@ def stream(
     ``tasks``: a number of equal tasks, a list of class counts, or lists of class names. ``order``:
     natural (the source's), seed (drawn by ``seed``), or class names; ``among`` keeps the classes of
     a pool, and ``classes`` the first so many. With ``shots`` the tasks after the first have so many
-    train images a class, drawn by ``seed``, and whole test sets. ``options`` go to the source; its own
-    seed is a field of the source, which can be passed instead of its name.
+    train images a class, drawn by ``seed``, and whole test sets. ``options`` go to the source; its
+    own seed is a field of the source, which can be passed instead of its name.
 
     >>> [task.classes for task in stream("glyphs", tasks=[4, 2], train=2, test=1, classes=6)]
     [(0, 1, 2, 3), (4, 5)]
