@@ -147,9 +147,8 @@ class Loop:
             raise UserError("terms that share the forward have different bn; give them the same")
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
-        tests = [task.test for task in self.stream]
-        masks = [t.masks[t.positions(torch.arange(len(t)))] for t in tests if t.masks is not None]
-        if masks and not any(m.any() for m in masks):
+        masked = [task.test for task in self.stream if task.test.masks is not None]
+        if masked and not any(images.has_masks() for images in masked):
             raise UserError(
                 "masks are given and every one of them is empty; pass real ones or none"
             )
@@ -277,7 +276,7 @@ class Loop:
     def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
         """The learner's loss and its terms on one batch."""
         shared = [term for term in terms if term.view == "shared"]
-        freeze = self.train.freeze_bn and len(self.memory) > 0
+        freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or any(term.frozen for term in shared)
         with self.net.frozen_statistics() if frozen else nullcontext():
             out = self.net(batch.x, taps=_taps(shared))

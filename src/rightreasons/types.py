@@ -50,6 +50,13 @@ class Images:
         ]
         return Images(x, y, torch.cat(masks))
 
+    def has_masks(self) -> bool:
+        """Does any of these images have a mask that is not empty?"""
+        every = self.positions(torch.arange(len(self)))
+        return self.masks is not None and any(
+            bool(self.masks[part].any()) for part in torch.split(every, 256)
+        )
+
     def pixels(self, index: Tensor) -> Tensor:
         """The uint8 images (B,3,H,W) at these places of the subset."""
         return self.x[self.positions(index)]
