@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -55,25 +54,14 @@ def steps(net: str, terms: list[rr.Term], stream: rr.Stream) -> Callable[[], Non
     for task in stream:
         loop.net.grow(task.seen)
         loop.remember(task)
-    run = _endless(loop, stream)
-    return lambda: next(run)
-
-
-def _endless(loop: Loop, stream: rr.Stream) -> Iterator[None]:
-    """The loop of `train.Loop.stage`, one step at a time."""
-    from functools import partial
-
-    from rightreasons.optimise import updater
-
-    task, (stage,) = stream[1], loop.learner.stages(stream[1])
-    update = updater(list(loop.net.parameters()), loop.train)
     loop.net.train()
-    for epoch in count():
-        for step, batch in enumerate(loop.feed.batches(task, stage, loop.train, epoch)):
-            where = (task.index, stage.name, epoch, step)
-            objective = partial(loop.objective, stage, loop.learner.terms, where)
-            loop.learner.step(loop.net, batch, objective, partial(update, epoch))
-            yield
+    (stage,) = loop.learner.stages(stream[1])
+    run = loop.take_steps(stream[1], stage)
+
+    def step() -> None:
+        next(run)
+
+    return step
 
 
 def flops(step: Callable[[], None]) -> int:

@@ -249,7 +249,16 @@ class Loop:
         return float(saved["seconds"])
 
     def stage(self, task: Task, stage: Stage, reporter: Reporter) -> None:
-        """Epochs of steps with one optimiser."""
+        """All steps of a stage, with a look at the losses now and then."""
+        epochs = self.train.at(task, stage).epochs
+        for epoch in self.take_steps(task, stage):
+            if self.steps % LOOK == 0:
+                place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
+                reporter.at(place, LOOK, self._means())
+        reporter.done += self.steps % LOOK
+
+    def take_steps(self, task: Task, stage: Stage) -> Iterator[int]:
+        """Epochs of steps with one optimiser; gives the epoch after each step."""
         train = self.train.at(task, stage)
         self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = trainable(self.net, stage.params)
@@ -267,11 +276,7 @@ class Loop:
                 objective = partial(self.objective, stage, joint, where)
                 self.learner.step(self.net, batch, objective, partial(update, epoch))
                 self.steps += 1
-                if self.steps % LOOK == 0:
-                    place = f"task {task.index + 1}/{len(self.stream)}"
-                    place += f" epoch {epoch + 1}/{train.epochs}"
-                    reporter.at(place, LOOK, self._means())
-        reporter.done += self.steps % LOOK
+                yield epoch
 
     def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
         """The learner's loss and its terms on one batch."""
