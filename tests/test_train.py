@@ -68,7 +68,7 @@ def test_learning_rate_falls_at_milestones():
     places = []
     for epoch in range(4):
         before = parameter.item()
-        update(epoch, parameter.sum())
+        update((0, "main", epoch, 0), parameter.sum())
         places.append(before - parameter.item())
     assert places == pytest.approx([1.0, 0.1, 0.1, 0.01])
 
@@ -77,7 +77,7 @@ def test_learning_rate_falls_at_milestones():
 def test_clipping_bounds_the_step(name):
     parameter = torch.nn.Parameter(torch.zeros(3))
     update = updater([parameter], rr.Train(optimiser=name, lr=0.1, clip=1e-3))
-    update(0, 1e6 * parameter.sum())
+    update((0, "main", 0, 0), 1e6 * parameter.sum())
     assert parameter.grad.norm() == pytest.approx(1e-3, rel=1e-3)
 
 

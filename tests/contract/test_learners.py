@@ -263,6 +263,7 @@ def test_a_shared_frozen_term_of_weight_zero_equals_its_partner(
 @pytest.mark.parametrize("with_", ["rrr", "evidence"])
 def test_the_loop_stores_what_the_loop_compares(with_, tiny_stream, tiny_net, tiny_train):
     """Through the loop's own rows and views the loss is zero right after storing."""
+    from rightreasons.keep import keep
     from rightreasons.train import Loop
 
     joined = learner("er", term(with_, dtype="float32"))
@@ -271,7 +272,7 @@ def test_the_loop_stores_what_the_loop_compares(with_, tiny_stream, tiny_net, ti
     for _ in range(3):  # statistics that are not those of a fresh net
         loop.net.train()(loop.feed.normalise(tiny_stream[0].train.x[:8]))
     out = loop.net(loop.feed.normalise(tiny_stream[0].train.x[:8]))
-    loop.remember(tiny_stream[0])
+    keep(joined, loop.net.eval(), loop.feed, tiny_stream[0])
     batch = loop.feed.canonical(
         tiny_stream[0].train.x[:8], tiny_stream[0].train.y[:8], torch.full((8,), -1)
     )
@@ -292,7 +293,7 @@ class Teacher(rr.ER):
         taught = self.old_(batch.x).logits
         return plain + (out.logits[:, : taught.shape[1]] - taught).square().mean()
 
-    def end(self, net, task, memory):
+    def end(self, net, task, memory, look):
         self.old_ = copy.deepcopy(net).requires_grad_(False).eval()
 
 
