@@ -14,6 +14,7 @@ import yaml
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
+from rightreasons.runfiles import load_yaml
 
 T = TypeVar("T")
 RESETS = ("data.source", "rrr.profile")
@@ -85,23 +86,14 @@ def resolve(
     return complete(config)
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain values only: an alias could make a value contain itself."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not values")
-        return super().compose_node(parent, index)
-
-
 def _override(config: dict[str, Any], word: str) -> None:
     """Put one ``section.key=value`` in its place."""
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise UserError(f"{word!r} is not key=value; type for example train.epochs=2")
     try:
-        value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError):  # a date that does not exist is a ValueError
+        value = load_yaml(text)
+    except ValueError:  # such as a date that does not exist
         raise UserError(
             f"{text!r} is no value for {path}; quote it, or write lists as [1,2]"
         ) from None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rightreasons.augment import middle
+from rightreasons.checkpoints import checkpoints, load_checkpoint
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder, read_all
@@ -25,7 +26,7 @@ from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.result import Result
 from rightreasons.runfiles import read_yaml
-from rightreasons.runs import Run, checkpoints, load_checkpoint
+from rightreasons.runs import Run
 from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
 from rightreasons.train import fit

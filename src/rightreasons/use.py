@@ -10,10 +10,10 @@ from rich.console import Console
 from torch import Tensor
 
 from rightreasons.augment import middle
+from rightreasons.checkpoints import checkpoints
 from rightreasons.data.folder import read_all
 from rightreasons.errors import UserError
 from rightreasons.model import Predictions, extend, load
-from rightreasons.runs import checkpoints
 from rightreasons.tables import single
 
 
