@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ Place = tuple[int, int]  # finished tasks, and steps of the next one
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """All of a checkpoint or nothing."""
     with whole(path) as sink:
-        torch.save(state, sink)
+        torch.save(state, cast(IO[bytes], sink))
         if sink.error is None:
             digest = sink.hash.hexdigest()
             os.lseek(sink.descriptor, -len(LENGTH), os.SEEK_END)

@@ -82,11 +82,11 @@ def resolve(
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = dict(preset.get(section) or {})
     for word in sorted(overrides, key=lambda word: word.partition("=")[0] not in RESETS):
-        _override(config, word)
+        override(config, word)
     return complete(config)
 
 
-def _override(config: dict[str, Any], word: str) -> None:
+def override(config: dict[str, Any], word: str) -> None:
     """Put one ``section.key=value`` in its place."""
     path, equals, text = word.partition("=")
     if not equals or not path:

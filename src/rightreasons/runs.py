@@ -13,6 +13,7 @@ import torch
 
 from rightreasons.checkpoints import (
     Place,
+    checkpoints,
     fill,
     found_in,
     load_checkpoint,
@@ -49,15 +50,14 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Is the result there, and the checkpoint that it belongs to?"""
-        done = [path for (_, steps), path in found_in(self.folder).items() if not steps]
-        if not (self.folder / "result.json").exists() or not done:
-            return False
+        """Is the result there, with records and the checkpoint that it belongs to?"""
+        result, records = (self.folder / name for name in ("result.json", "records.jsonl"))
+        done = checkpoints(self.folder)
         try:
-            load_checkpoint(done[-1])
-        except Damaged:
+            whole = "R" in json.loads(result.read_bytes())
+            return whole and records.read_text("utf-8") == _lines(load_checkpoint(done[-1]))
+        except (OSError, ValueError, LookupError, TypeError):  # missing, damaged, or not yet there
             return False
-        return True
 
     def check(self) -> bool:
         """Refuse a folder that holds something else; is there a run already?"""
@@ -96,7 +96,7 @@ class Run:
             left.unlink()  # of a process that was killed while it wrote
         saved = self._newest(start)
         if saved.task is not None:
-            self._write_records(saved.task["records"])
+            self._write_records(saved.task)
         return saved
 
     def close(self) -> None:
@@ -156,27 +156,32 @@ class Run:
     def save(self, tasks: int, state: dict[str, Any]) -> None:
         """The checkpoint of a finished task, then the records."""
         save_checkpoint(self._path((tasks, 0)), state)
-        self._write_records(state["records"])
+        self._write_records(state)
 
     def save_step(self, tasks: int, steps: int, state: dict[str, Any]) -> None:
         """A checkpoint inside the task after so many; only the last ones are kept."""
-        save_checkpoint(self._path((tasks, steps)), state)
-        self._drop(KEPT)
+        here = (tasks, steps)
+        save_checkpoint(self._path(here), state)
+        inside = [place for place in found_in(self.folder) if place[1]]
+        before = [place for place in inside if place <= here]
+        for place in (*before[:-KEPT], *(p for p in inside if p > here)):
+            self._path(place).unlink()  # a later one could not be read, or this would not be here
 
-    def _drop(self, kept: int) -> None:
-        inside = [path for (_, steps), path in found_in(self.folder).items() if steps]
-        for path in inside[: len(inside) - kept]:
-            path.unlink()
-
-    def _write_records(self, records: list[dict[str, Any]]) -> None:
+    def _write_records(self, state: dict[str, Any]) -> None:
         path = self.folder / "records.jsonl"
-        text = "\n".join(json.dumps(record) for record in records) + "\n"
-        if not path.exists() or path.read_bytes() != text.encode():
-            write(path, text)
+        if not path.exists() or path.read_bytes() != _lines(state).encode():
+            write(path, _lines(state))
 
     def finish(self, summary: dict[str, Any]) -> None:
         write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
-        self._drop(0)
+        for place, path in found_in(self.folder).items():
+            if place[1]:
+                path.unlink()
+
+
+def _lines(state: dict[str, Any]) -> str:
+    """One a task."""
+    return "\n".join(json.dumps(record) for record in state["records"]) + "\n"
 
 
 def _today(config: dict[str, Any]) -> dict[str, Any]:
