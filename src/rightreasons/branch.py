@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rightreasons.config import complete, learner_of, override
-from rightreasons.errors import UserError
+from rightreasons.errors import Damaged, UserError
 from rightreasons.registry import TERMS
 from rightreasons.runfiles import differences, read_yaml
 
@@ -88,7 +88,10 @@ def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:
     last = tasks if isinstance(tasks, int) else len(tasks)
     if task >= last:
         raise UserError(f"task {task} is the run's last, and nothing comes after it; name another")
-    return load_checkpoint(done[task])
+    try:
+        return load_checkpoint(done[task])
+    except Damaged as error:
+        raise UserError(f"{error}; branch after another task") from error
 
 
 def _folder(run: Path, task: int, overrides: Sequence[str]) -> Path:

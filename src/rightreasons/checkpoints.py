@@ -26,7 +26,7 @@ DIGITS = 64  # of the checksum, hexadecimal
 LENGTH = DIGITS.to_bytes(2, "little")  # of an archive's comment, in the archive's last field
 UNREADABLE: tuple[type[Exception], ...] = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, LookupError),
-    *(TypeError, AttributeError, OverflowError, MemoryError),
+    *(TypeError, AttributeError, OverflowError, MemoryError, OSError),
 )  # what torch raises on a file that somebody made to harm
 SMALL = 1024  # bytes of a tensor that is not worth a reference
 
@@ -58,11 +58,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        why = (str(error) or type(error).__name__).splitlines()[0][:120]
-        raise Damaged(f"{path} holds more than tensors and plain values ({why})") from None
+        raise Damaged(f"{path} is no file of tensors and plain values ({why(error)})") from None
     if not isinstance(state, dict):
         raise Damaged(f"{path} holds a {type(state).__name__}, expected a dictionary")
     return state
+
+
+def why(error: Exception) -> str:
+    """What is wrong with a file that torch refuses, in half a sentence."""
+    if isinstance(error, pickle.UnpicklingError):
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        return f"it asks for {asked[1]}" if asked else "it is damaged"
+    return (str(error) or type(error).__name__).splitlines()[0][:120]
 
 
 def _digest(*parts: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -77,7 +78,7 @@ def run(
     overrides
         key=value words such as train.epochs=2 rrr.weight=30 memory.size=100 seed=5.
     from_
-        RUN@task3 and key=value words alone: branch a run after a task, with changed keys from there.
+        Branch a run after a task: RUN@task3, and key=value words that change from there on.
     out
         Folder of the run (default: runs/BENCHMARK/METHOD/SEED; of a branch: beside its run).
     seeds
@@ -273,7 +274,8 @@ def main() -> None:
         _end(2, str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
         why = f"{error.filename or 'a file'}: {error.strerror or error}"
-        _end(1, f"{why}; nothing that was saved is lost{_again()}")
+        again = _again() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ""
+        _end(1, f"{why}; nothing that was saved is lost{again}")
     except MemoryError:
         _end(1, f"there is not enough memory; nothing that was saved is lost{_again()}")
     except KeyboardInterrupt as error:

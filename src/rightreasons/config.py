@@ -282,12 +282,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             return list(value)
         if kind is dict and isinstance(value, Mapping):
             return dict(value)
-        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
+        if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
             try:
-                return float(value)
-            except ValueError:
+                return float(value)  # YAML reads 1e-3 as a string
+            except (ValueError, OverflowError):
                 continue
         if kind is int and isinstance(value, int) and not isinstance(value, bool):
             return value

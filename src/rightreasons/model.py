@@ -16,7 +16,7 @@ from rightreasons.checkpoints import checkpoints, load_checkpoint
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder, read_all
-from rightreasons.errors import UserError
+from rightreasons.errors import Damaged, UserError
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.learners.base import Learner
 from rightreasons.nets import NETS
@@ -117,7 +117,12 @@ def load(run: str | Path, net: Net | None = None) -> Model:
     config = read_yaml(folder / "config.yaml")
     if not checkpoints(folder):
         raise UserError(f"{folder} has lost its checkpoints; run it again")
-    state = load_checkpoint(checkpoints(folder)[-1])
+    try:
+        state = load_checkpoint(checkpoints(folder)[-1])
+    except Damaged as error:
+        raise UserError(
+            f"{error}; type the command of the run once more, it goes on from the one before"
+        ) from error
     learner = learner_of(config)
     if net is None:
         described = make(NetFields, config.get("net"), "net")

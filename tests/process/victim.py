@@ -89,9 +89,8 @@ def learn(job: dict, stream, net) -> int:
     )
     learner = recipe(job["method"])
     sys.setprofile(count)
-    rr.fit(
-        learner, net, stream, train=train, run=job["folder"], progress=False, checkpoint=job["every"]
-    )
+    how = {"run": job["folder"], "checkpoint": job["every"]}
+    rr.fit(learner, net, stream, train=train, progress=False, **how)
     sys.setprofile(None)
     return calls
 

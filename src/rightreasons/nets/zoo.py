@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rightreasons.checkpoints import UNREADABLE, why
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
@@ -82,10 +82,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"there is no weights file {path}; check the path")
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        why = str(error).splitlines()[0][:120]
+    except UNREADABLE as error:
         raise UserError(
-            f"{path} is not a file of plain tensors ({why}); nothing was loaded"
+            f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
+            "state dict that torch.save wrote"
         ) from None
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{path} holds no state dict, expected tensors by name")
