@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from rightreasons.errors import printable
 from rightreasons.registry import split_method
 from rightreasons.runfiles import read_yaml
 from rightreasons.stats import t_interval
@@ -50,7 +51,8 @@ class Table:
     rows: list[list[str]]
 
     def rich(self) -> RichTable:
-        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        title = Text(printable(self.title), style="bold")  # a folder's name may look like markup
+        table = RichTable(title=title, title_justify="left")
         for i, name in enumerate(self.head):
             table.add_column(name, justify="right" if i else "left", no_wrap=True)
         for row in self.rows:

@@ -1,40 +1,52 @@
-"""What each command refuses: the words, and the sentence that answers them.
+"""What each command refuses: the list in refusals.yaml, where it is typed, and the page about it.
 
-`test_refusals.py` types them all; ``make errors`` writes the page docs/errors.md from this list.
-``{nn}`` in a sentence stands for what differs from machine to machine.
+`test_refusals.py` types it all; ``make errors`` writes docs/errors.md.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 TINY = [
     *("stream.tasks=2", "stream.classes=4", "data.train=8", "data.test=4"),
     *("train.epochs=1", "train.batch=8", "memory.size=8"),
 ]
-DOTS = "..."  # in words: the settings of a tiny run
 
 
 class Refusal(NamedTuple):
-    words: str  # as they are typed after `rrr`
+    words: str  # as they are typed
     says: str
     code: int = 2
+    leaves: str = ""  # a folder that is there afterwards
+
+    def typed(self) -> list[str]:
+        """The words as a shell would pass them to ``rrr``."""
+        found = []
+        for word in shlex.split(self.words)[1:]:
+            found += TINY if word == "..." else [word]
+        return found
+
+    def fits(self, said: str) -> bool:
+        parts = [re.escape(part) for part in self.says.split("{nn}")]
+        return re.fullmatch(".*".join(parts), said) is not None
 
 
-REFUSALS: dict[str, list[Refusal]] = {}
-
-
-def typed(refusal: Refusal) -> list[str]:
-    """The words as a shell would pass them."""
-    import shlex
-
-    found = []
-    for word in shlex.split(refusal.words):
-        found += TINY if word == DOTS else [word]
-    return found
+def refusals() -> dict[str, list[Refusal]]:
+    text = (Path(__file__).parent / "refusals.yaml").read_text("utf-8")
+    return {
+        title: [
+            Refusal(one["type"], one["says"], one.get("code", 2), one.get("leaves", ""))
+            for one in some
+        ]
+        for title, some in yaml.safe_load(text).items()
+    }
 
 
 def world(folder: Path, rrr) -> None:
@@ -53,7 +65,7 @@ def world(folder: Path, rrr) -> None:
         inside.mkdir(parents=True, exist_ok=True)
         pixels = images.pixels(torch.tensor([place]))[0].permute(1, 2, 0).numpy()
         Image.fromarray(pixels).save(inside / f"{place}.png")
-    for name in ("unfinished", "broken", "lost", "other", "extended"):
+    for name in ("unfinished", "broken", "lost", "other", "extended", "busy"):
         shutil.copytree(folder / "done", folder / name)
     (folder / "unfinished" / "result.json").unlink()
     (folder / "unfinished" / "checkpoints" / "task-2.pt").unlink()
@@ -87,15 +99,15 @@ def page() -> str:
         "says which command goes on.",
         "",
         "This page is made by `make errors` from the list that the tests type and compare, word by",
-        f"word; `{DOTS}` stands for the settings of a tiny run, `{{nn}}` for what differs from",
+        "word; `...` stands for the settings of a tiny run, `{nn}` for what differs from",
         "machine to machine.",
     ]
-    for title, refusals in REFUSALS.items():
+    for title, some in refusals().items():
         lines += ["", f"## {title}", "", "| you type | it says |", "|---|---|"]
-        for one in refusals:
+        for one in some:
             code = "" if one.code == 2 else f" (exit code {one.code})"
             says = one.says.replace("|", "\\|").replace("<", "&lt;")
-            lines.append(f"| `rrr {one.words}` | {says}{code} |")
+            lines.append(f"| `{one.words}` | {says}{code} |")
     return "\n".join(lines) + "\n"
 
 
