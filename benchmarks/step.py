@@ -18,6 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import rightreasons as rr
+from rightreasons.keep import keep
 from rightreasons.train import Loop
 
 SHARED = {"view": "shared"}
@@ -53,7 +54,7 @@ def steps(net: str, terms: list[rr.Term], stream: rr.Stream) -> Callable[[], Non
     loop.check()
     for task in stream:
         loop.net.grow(task.seen)
-        loop.remember(task)
+        keep(learner, loop.net.eval(), loop.feed, task)
     loop.net.train()
     (stage,) = loop.learner.stages(stream[1])
     run = loop.take_steps(stream[1], stage)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rightreasons.errors import UserError
-from rightreasons.memory import Memory, Ragged, choose, join
+from rightreasons.memory import Memory, Ragged, choose, draw, join
 from rightreasons.randomness import generator
 
 TEN = [200, 100, 66, 50, 40, 33, 28, 25, 22, 20]
@@ -215,11 +215,12 @@ def test_an_unknown_column_suggests_the_nearest():
 def test_draws_are_different_rows_and_depend_on_the_key():
     memory = Memory(40)
     list(go_through(memory, [4], 10))
-    rows = memory.draw(16, generator(0, "replay", 1))
+    every = memory.part(held=False)
+    rows = draw(every, 16, generator(0, "replay", 1))
     assert len(set(rows.tolist())) == 16 and int(rows.min()) >= 0 and int(rows.max()) < 40
-    assert torch.equal(rows, memory.draw(16, generator(0, "replay", 1)))
-    assert not torch.equal(rows, memory.draw(16, generator(0, "replay", 2)))
-    assert sorted(memory.draw(99, generator(0, "replay", 1)).tolist()) == list(range(40))
+    assert torch.equal(rows, draw(every, 16, generator(0, "replay", 1)))
+    assert not torch.equal(rows, draw(every, 16, generator(0, "replay", 2)))
+    assert sorted(draw(every, 99, generator(0, "replay", 1)).tolist()) == list(range(40))
 
 
 def test_bytes_are_those_that_are_stored():

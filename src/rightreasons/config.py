@@ -262,6 +262,11 @@ def check_types(owner: Any, where: str, skip: tuple[str, ...] = ()) -> None:
             object.__setattr__(owner, f.name, value)
 
 
+def check_choice(owner: Any, name: str, choices: tuple[str, ...]) -> None:
+    if getattr(owner, name) not in choices:
+        raise unknown(f"{owner.name}.{name}", getattr(owner, name), choices)
+
+
 def configurable(kind: Any) -> list[Any]:
     """The fields of a dataclass that are configuration."""
     return [f for f in fields(kind) if f.init and not f.name.endswith("_")]

@@ -221,10 +221,15 @@ def herd(z: Tensor, y: Tensor, quota: int) -> Tensor:
     return chosen[chosen >= 0]
 
 
+def held_count(quota: int, share: float) -> int:
+    """How many rows of a class are held out: at least one of two."""
+    return math.ceil((quota - 1) * share - 1e-9)
+
+
 def held_ranks(quota: int, share: float) -> Tensor:
-    """(quota,) which rows of a class are held out: every first rows have their share of them."""
-    before = torch.arange(quota + 1).double().mul(share).add(1e-9).floor()
-    return before[1:] > before[:-1]
+    """(quota,) which rows of a class are held out; of its first q rows `held_count(q)` are."""
+    counts = [max(0, held_count(q, share)) for q in range(quota + 1)]
+    return torch.tensor(counts).diff() > 0
 
 
 def interleave(kept: Tensor, held: Tensor, y: Tensor, quota: int, share: float) -> Tensor:

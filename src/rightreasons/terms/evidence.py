@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.explainers import NOT_POOLED, evidence
 from rightreasons.memory import Column, Ragged
@@ -18,7 +19,6 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
-    check_choice,
     decode,
     encode,
     refer,
