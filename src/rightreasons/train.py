@@ -149,7 +149,7 @@ class Loop:
             self.memory.quota(self.stream[-1].seen)
         if self.learner.holds_out and not all(self.feed.held_count(task) for task in self.stream):
             raise UserError(
-                f"{self.learner.name} holds out rows of each class, and a class has too few rows or "
+                f"{self.learner.name} holds out rows of each class, and one has too few rows or "
                 f"images to spare one; type memory.size={2 * self.stream[-1].seen} or more"
             )
         masked = [task.test for task in self.stream if task.test.masks is not None]
