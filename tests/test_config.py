@@ -99,6 +99,8 @@ def test_dotted_overrides_reach_every_section():
         "crop": 3,
         "flip": False,
         "cut": None,
+        "brightness": 0.0,
+        "contrast": 0.0,
     }  # the preset's flip stays
     assert config["train"]["milestones"] == [1, 2] and config["train"]["replay"] is None
     assert config["memory"]["per_class"] == [4, 1]
@@ -121,7 +123,8 @@ def test_the_last_of_two_overrides_counts():
 
 def test_a_nested_override_after_null_starts_from_defaults():
     config = resolve("glyphs-small", "er", ["train.augment=null", "train.augment.crop=1"])
-    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None}
+    plain_colours = {"brightness": 0.0, "contrast": 0.0}
+    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None} | plain_colours
 
 
 @pytest.mark.parametrize(
@@ -162,6 +165,7 @@ MADE = [
     rr.RRR(profile="recommended", only_correct=True),
     rr.Evidence(weight=0.5, bias=False),
     rr.Logits(rows=3),
+    rr.Activations(rows=3),
     StreamFields([["a"], ["b"]], 3, ["a", "b"]),
     NetFields("resnet20", "stages.1"),
     Glyphs(size=20, spurious=0.5),
@@ -254,7 +258,10 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("train.clip=[1]", "train.clip is [1], expected a number or null"),
         ("train.milestones=3", "train.milestones is 3, expected a list such as [1,2]"),
         ("train.milestones=[a]", "train.milestones is 'a', expected a whole number"),
-        ("train.augment=4", "train.augment is 4, expected keys crop, flip, cut or null"),
+        (
+            "train.augment=4",
+            "train.augment is 4, expected keys crop, flip, cut, brightness, contrast or null",
+        ),
         ("train.augment.flip=7", "train.augment.flip is 7, expected true or false"),
         ("rrr.signed=yess", "rrr.signed is 'yess', expected true or false"),
         ("rrr.view=3", "rrr.view is 3, expected a word"),

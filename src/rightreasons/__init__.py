@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Activations": "terms",
     "Augment": "augment",
     "BiC": "learners.bic",
     "EEIL": "learners.eeil",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream
     from rightreasons.terms import RRR as RRR
+    from rightreasons.terms import Activations as Activations
     from rightreasons.terms import Evidence as Evidence
     from rightreasons.terms import Logits as Logits
     from rightreasons.terms import Term as Term

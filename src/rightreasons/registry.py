@@ -23,6 +23,7 @@ TERMS = {
     "rrr": "rightreasons.terms:RRR",
     "evidence": "rightreasons.terms:Evidence",
     "logits": "rightreasons.terms:Logits",
+    "activations": "rightreasons.terms:Activations",
 }
 SOURCES = {
     "glyphs": "rightreasons.data.glyphs:Glyphs",
