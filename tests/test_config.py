@@ -19,6 +19,7 @@ from rightreasons.config import (
     configurable,
     convert,
     make,
+    methods,
     plain,
     resolve,
 )
@@ -421,3 +422,38 @@ def test_any_words_give_a_config_or_a_sentence(words):
         return
     assert complete(config) == config
     assert yaml.safe_load(yaml.safe_dump(config)) == config
+
+
+# --- what a learner has of its own ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learner", list(methods()))
+def test_a_learners_presets_are_of_benchmarks_and_resolve_with_every_term(learner):
+    preset = methods()[learner]
+    assert set(preset) <= {"any", *benchmarks()}
+    for benchmark in benchmarks():
+        for method in (learner, *(f"{learner}+{term}" for term in TERMS)):
+            config = resolve(benchmark, method)
+            assert complete(config) == config
+
+
+def test_a_learners_preset_goes_over_the_benchmarks_and_under_the_words():
+    assert resolve("cifar100-10", "er")["train"]["optimiser"] == "radam"
+    config = resolve("cifar100-10", "icarl", ["train.epochs=3"])
+    assert config["train"]["optimiser"] == "sgd" and config["train"]["lr"] == 2.0
+    assert config["train"]["epochs"] == 3 and config["train"]["batch"] == 128
+    assert config["net"]["name"] == "resnet32"
+    assert config["memory"] == {"size": 2000, "pick": "herding", "per_class": None}
+
+
+def test_the_learners_memory_stays_what_it_is_unless_the_config_says_so():
+    assert resolve("glyphs-small", "er")["memory"]["pick"] == "random"
+    assert resolve("glyphs-small", "bic")["memory"]["pick"] == "herding"
+    typed = resolve("glyphs-small", "bic", ["memory.pick=random"])
+    assert typed["memory"] == {"size": 60, "pick": "random", "per_class": None}
+
+
+@pytest.mark.parametrize("learner", ["finetune", "ewc", "lwf", "lwf-mc"])
+@pytest.mark.parametrize("term", sorted(TERMS))
+def test_terms_of_learners_without_replay_have_a_forward_of_their_own(learner, term):
+    assert resolve("glyphs-small", f"{learner}+{term}")[term]["view"] == "canonical"
