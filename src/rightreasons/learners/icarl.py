@@ -24,8 +24,9 @@ class ICaRL(Learner):
 
     Algorithm 3: ``L = mean over images and classes of BCE(z, q)`` with ``q_c = sigma(z_old,c)`` for
     old classes, of new images and exemplars alike, and ``q_c = [y = c]`` for new ones. Algorithm 1:
-    ``y* = argmin_c || phi(x) - mu_c ||`` with embeddings of length one. What is explained is the
-    logit of a class, before the sigmoid: the nearest mean itself has none.
+    ``y* = argmin_c || phi(x) - mu_c ||`` with embeddings of length one. What terms explain is the
+    logit of a class, before the sigmoid: the nearest mean itself has none. The pointing game
+    explains the logit of the class that the nearest mean predicts.
     """
 
     memory: Memory = field(default_factory=lambda: Memory(pick="herding"))
