@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from rightreasons.data import Source, describe, source
+from rightreasons.data.sources import Source, describe, source
 from rightreasons.errors import UserError, unknown
 from rightreasons.memory import choose, ranks
 from rightreasons.randomness import generator

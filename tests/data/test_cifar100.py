@@ -17,9 +17,8 @@ import torch
 
 import rightreasons as rr
 from rightreasons.data import cifar100
-from rightreasons.data.cache import DataWarning
 from rightreasons.data.cifar100 import Cifar100
-from rightreasons.errors import UserError
+from rightreasons.errors import DataWarning, UserError
 
 NAMES = [f"class {i:02d}" for i in range(100)]
 
@@ -268,7 +267,7 @@ def real():
     return Cifar100(str(Path(data) / "cifar-100-python"))
 
 
-@pytest.mark.filterwarnings("ignore::rightreasons.data.cache.DataWarning")
+@pytest.mark.filterwarnings("ignore::rightreasons.errors.DataWarning")
 def test_real_cifar100_loads_whole_in_three_seconds(real):
     begun = time.process_time()
     splits = real.load(range(100))

@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 import rightreasons as rr
-from rightreasons.data.cache import DataWarning
 from rightreasons.data.cub200 import Cub200, sessions
-from rightreasons.errors import UserError
+from rightreasons.errors import DataWarning, UserError
 
 NAMES = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross")
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 import rightreasons as rr
 from rightreasons.data import cache
-from rightreasons.data.cache import DataWarning
-from rightreasons.data.folder import Folder, read_all
-from rightreasons.errors import UserError
+from rightreasons.data.folder import Folder
+from rightreasons.data.splits import read_all
+from rightreasons.errors import DataWarning, UserError
 
 SIZE = 8
 

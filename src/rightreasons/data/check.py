@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rightreasons.data import cifar100, cub200
-from rightreasons.data.cache import DataWarning, Item, Unreadable, cores, quiet, read_item
+from rightreasons.data.cache import cores
 from rightreasons.data.cifar100 import Cifar100
 from rightreasons.data.cub200 import Cub200, sessions
-from rightreasons.data.folder import Folder, listing, locate, stem
-from rightreasons.errors import UserError
+from rightreasons.data.files import listing, locate, stem
+from rightreasons.data.folder import Folder
+from rightreasons.data.image import Item, Unreadable, quiet, read_item
+from rightreasons.errors import DataWarning, UserError
 from rightreasons.progress import Reporter
 
 CIFAR = {"train": 50_000, "test": 10_000}  # images

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rightreasons.data.cache import DataWarning, Item
-from rightreasons.data.folder import Labelled, lines, locate, splits, stem, tree
-from rightreasons.errors import UserError, unknown
+from rightreasons.data.files import lines, locate, stem, tree
+from rightreasons.data.image import Item
+from rightreasons.data.splits import Labelled, splits
+from rightreasons.errors import DataWarning, UserError, unknown
 from rightreasons.types import Splits
 
 NAME = "CUB_200_2011"
