@@ -196,7 +196,7 @@ app.command(data_app)
 
 
 @data_app.command(name="check")
-def data_check(path: Path) -> None:
+def data_check(path: Path, *, classes: str = "") -> None:
     """Is a data set complete and readable? Counts, what is missing, and what to do about it.
 
     Example: rrr data check datasets
@@ -205,10 +205,13 @@ def data_check(path: Path) -> None:
     ----------
     path
         A data set's folder, class folders, or the folder above several data sets.
+    classes
+        A file with one class name a line: read only these of the class folders; imagenet100.txt,
+        the list of imagenet100-10, ships.
     """
     from rightreasons.data.check import check
 
-    report = check(str(path))
+    report = check(str(path), classes)
     print("\n".join(report.lines))
     if not report.passed:
         sys.exit(2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError
 
 ENDINGS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 ENDINGS |= {".ppm", ".pgm", ".avif", ".jp2"}
+SHIPPED = Path(__file__).resolve().parents[1] / "presets" / "classes"
 BESIDE = {".txt", ".csv", ".tsv", ".json", ".xml", ".yaml", ".md", ".db", ".ini", ".mat", ".npy"}
 
 
@@ -53,17 +53,17 @@ def harmless(path: str) -> bool:
     return not parts.is_absolute() and ".." not in parts.parts
 
 
-def class_list(file: Path, found: Iterable[str]) -> tuple[str, ...]:
+def class_list(given: str, base: Path) -> tuple[Path, tuple[str, ...]]:
+    """A file of class names, the user's or one that ships, and the names in their order."""
+    file = locate(given, base)
+    if not file.exists() and harmless(given) and (SHIPPED / given).is_file():
+        file = SHIPPED / given
     names = lines(file)
-    known = set(found)
-    for name in names:
-        if name not in known:
-            raise unknown(f"class in {file}", name, sorted(known))
     if not names or len(set(names)) < len(names):
         twice = next((name for name in names if names.count(name) > 1), None)
         what = f"names class {twice!r} twice" if twice else "is empty"
         raise UserError(f"{file} {what}, expected each class name once, one a line")
-    return tuple(names)
+    return file, tuple(names)
 
 
 def read_boxes(file: Path, form: str) -> dict[str, tuple[float, float, float, float]]:

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 
 from rightreasons.data.files import (
+    SHIPPED,
     class_list,
     harmless,
     lines,
@@ -31,6 +32,19 @@ from rightreasons.types import Splits
 TESTS = ("val", "test")
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet: val/images/* and a line with each one's class
 FORMATS = ("xywh", "xyxy")
+WHERE = {  # how to get the folders that benchmarks look for
+    "imagenet": (
+        "get ImageNet (ILSVRC2012) from image-net.org, where you must register, lay it out as "
+        "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG (torchvision.datasets.ImageNet "
+        "does it with the official archives) below one folder for all data sets, and set RRR_DATA "
+        "to that folder"
+    ),
+    "tiny-imagenet-100": (
+        "get tiny-imagenet-200.zip from the pages of Stanford's course CS231n, unpack it below one "
+        "folder for all data sets, set RRR_DATA to that folder, and type data.path="
+        "tiny-imagenet-200 \"data.boxes=''\""
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Folder:
     box_format: str = "xywh"
     """numbers of a box: xywh, or xyxy for its first and last column and row, counted from 0"""
     classes: str = ""
-    """a file with one class name a line: these classes, in this order"""
+    """a file with one class name a line: these classes, in this order; imagenet100.txt ships"""
     skip_bad: bool = False
     """leave out files that cannot be read"""
 
@@ -77,10 +91,14 @@ class Folder:
         if not found.is_dir():
             data = os.environ.get("RRR_DATA")
             place = f" (looked for in {data} too)" if data else ""
-            raise UserError(
-                f"{self.path} is not a folder{place}; pass a folder with one folder a class"
-            )
+            hint = self._where or "pass a folder with one folder a class"
+            raise UserError(f"{self.path} is not a folder{place}; {hint}")
         return found
+
+    @property
+    def _where(self) -> str:
+        """How to get this folder, if it is one that a benchmark looks for."""
+        return WHERE.get(Path(self.path).name, "")
 
     @cached_property
     def roots(self) -> tuple[Path, Path | None]:
@@ -95,9 +113,10 @@ class Folder:
         train, test = self.roots
         found = self._class_folders(train)
         if not found:
-            raise UserError(f"{train} holds no class folder; put the images of each class in one")
+            hint = self._where or "put the images of each class in one"
+            raise UserError(f"{train} holds no class folder; {hint}")
         if self.classes:
-            return class_list(locate(self.classes, self.base), found)
+            return self._listed(found)
         if test is not None and not (test / ANNOTATIONS).exists():
             for name in self._class_folders(test):
                 if name not in found:
@@ -106,6 +125,22 @@ class Folder:
                         "; add train images, or remove it"
                     )
         return tuple(found)
+
+    def _listed(self, found: Sequence[str]) -> tuple[str, ...]:
+        """The classes of the list; every one must have a folder."""
+        file, names = class_list(self.classes, self.base)
+        known = set(found)
+        missing = [name for name in names if name not in known]
+        ships = file.parent == SHIPPED
+        if len(missing) == 1 and not ships:
+            raise unknown(f"class in {file}", missing[0], found)
+        if missing:
+            hint = WHERE["imagenet"] if ships else "add their folders, or take them off the list"
+            raise UserError(
+                f"{self.roots[0]} lacks {len(missing)} of the {len(names)} classes of {file}, such "
+                f"as {missing[0]}; {hint}"
+            )
+        return names
 
     def _class_folders(self, root: Path) -> list[str]:
         masks = locate(self.masks, self.base).resolve() if self.masks else None
@@ -136,6 +171,9 @@ class Folder:
             raise UserError(f"class folder {train / name} has no image; add some, or remove it")
         if test is not None:
             held = self._annotated.get(name, []) if self._annotated else listing(test / name)[0]
+            if not held and listing(test)[0]:
+                hint = self._where or f"put those of each class in a folder, such as {test / name}"
+                raise UserError(f"the images in {test} lie in no class folder; {hint}")
             if not held:
                 raise UserError(
                     f"class {name!r} has no test image; put some in {test / name}, or remove "
