@@ -120,38 +120,6 @@ def test_the_cache_does_not_depend_on_the_order_of_classes(tmp_path, monkeypatch
         assert torch.equal(*rows)
 
 
-def test_photographs_of_odd_sizes_train(tmp_path, monkeypatch):
-    """Grey, transparent and turned ones among them, through the cache."""
-    monkeypatch.setenv("RRR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "SMALL", 1)
-    rng = np.random.default_rng(0)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for c, way in (("up", 0), ("down", 1)):
-        (tmp_path / "x" / c).mkdir(parents=True)
-        for i in range(12):
-            height, width = rng.integers(20, 60, 2)
-            light = np.linspace(230, 20, height)[:, None, None] + np.zeros((1, width, 3))
-            image = Image.fromarray((light[::-1] if way else light).astype(np.uint8))
-            file = tmp_path / "x" / c / f"{i}.jpg"
-            if i % 4 == 0:
-                image.convert("L").save(file)
-            elif i % 4 == 1:
-                image.convert("RGBA").save(file.with_suffix(".png"))
-            elif i % 4 == 2:
-                image.transpose(Image.Transpose.ROTATE_90).save(file, exif=exif)
-            else:
-                image.save(file)
-    stream = rr.stream(tmp_path / "x", tasks=1, size=16)
-    x = pixels(stream[0].train).float()
-    above = x[:, :, :4].mean((1, 2, 3)) > x[:, :, -4:].mean((1, 2, 3))
-    assert stream.class_names == ("down", "up")
-    assert torch.equal(above.long(), stream[0].train.y)
-    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(0, False))
-    result = rr.fit(rr.Finetune(), rr.net("resnet8"), stream, train=train, progress=False)
-    assert result.R.shape == (1, 1)
-
-
 # --- masks and boxes -----------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def _upright(data: bytes, size: int | None = None) -> tuple[Image.Image, tuple[i
     image.load()
     try:  # after loading: Pillow itself turns TIFF, and then forgets the orientation
         turn = TURNS.get(image.getexif().get(0x0112, 1))
-    except DAMAGE:  # the metadata are damaged, not the pixels
+    except DAMAGE:  # the metadata, not the pixels: as it lies, which is how viewers show it
         turn = None
     if turn is None:
         return image, image.size if image.format == "TIFF" else whole
