@@ -15,6 +15,7 @@ from rightreasons.config import build, resolve
 from rightreasons.data import cache
 from rightreasons.data.files import SHIPPED
 from rightreasons.errors import UserError
+from rightreasons.keep import keep
 from rightreasons.train import Loop
 from rightreasons.types import Images, Splits
 
@@ -50,7 +51,7 @@ def remembered(parts, stream):
     """Rows of each class after every task, as the loop stores them."""
     loop = Loop(parts.learner, parts.load()[0], stream, parts.train, 0)
     for task in stream:
-        loop.remember(task)
+        keep(loop.learner, loop.net, loop.feed, task)
         yield torch.bincount(loop.memory.tensor("y"), minlength=task.seen).tolist()
 
 
