@@ -171,7 +171,7 @@ def test_images_that_are_missing_or_bad(tmp_path):
     file.write_bytes(file.read_bytes()[:60])
     assert f"{file} cannot be read as an image" in refusal(base)
     file.unlink()
-    assert f"{file} is not there; remove or replace it, or type" in refusal(base)
+    assert f"{file} is not there; remove or replace it, or leave out" in refusal(base)
     with pytest.warns(DataWarning, match="1 of 18 images are left out"):
         splits = Cub200(str(base), size=16, skip_bad=True).load(range(3))
     assert len(splits.train) + len(splits.test) == 17

@@ -283,7 +283,7 @@ def damaged(base):
 def test_bad_files_are_named(tmp_path):
     text = refusal(damaged(tmp_path))
     assert text.startswith(f"{tmp_path / 'a' / 'a1.png'} cannot be read as an image (no known")
-    assert "(2 more files like this); remove or replace it, or type data.skip_bad=true" in text
+    assert "(and 2 more files); remove or replace it, or leave out what cannot be read with" in text
 
 
 def test_bad_files_are_skipped_and_counted(tmp_path):
@@ -317,7 +317,7 @@ def test_empty_classes(tmp_path):
 
 def test_one_image_cannot_be_split(tmp_path):
     fill(tmp_path, ["a", "b"], n=1)
-    assert "has 1 images, expected two or more" in refusal(tmp_path)
+    assert "has one image, expected two or more" in refusal(tmp_path)
 
 
 def test_the_same_file_in_train_and_test_is_warned_of(tmp_path):

@@ -28,7 +28,7 @@ WHERE = (
 )
 FEW_SHOT = (
     "get session_1.txt, test_1.txt, ... from the few-shot benchmark's repository (FSCIL, folder "
-    "data/index_list/cub200)"
+    f"data/index_list/cub200) and put them into the folder fscil_cub200 beside {NAME}"
 )
 
 

@@ -182,8 +182,8 @@ class Folder:
             return files, held
         if len(files) < 2:
             raise UserError(
-                f"class folder {train / name} has {len(files)} images, expected two or more, one "
-                "to train and one to test"
+                f"class folder {train / name} has one image, expected two or more, one to train "
+                "and one to test"
             )
         order = torch.randperm(len(files), generator=generator(self.seed, "data", "split", name))
         count = min(max(1, round(self.test * len(files))), len(files) - 1)

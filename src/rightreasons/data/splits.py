@@ -31,9 +31,11 @@ def splits(
     items = sorted({item for item, _ in (*train, *test)})  # in an order that no stream changes
     made = decode(items, size, masks, str(root), root.resolve().name)
     if made.bad and not skip_bad:
-        more = f" ({len(made.bad) - 1} more files like this)" if len(made.bad) > 1 else ""
+        others = len(made.bad) - 1
+        more = f" (and {others} more file{'s' * (others > 1)})" if others else ""
         raise UserError(
-            f"{made.bad[min(made.bad)]}{more}; remove or replace it, or type data.skip_bad=true"
+            f"{made.bad[min(made.bad)]}{more}; remove or replace it, or leave out what cannot be "
+            "read with --skip-bad (skip_bad=True in Python)"
         )
     if made.bad:
         warnings.warn(
