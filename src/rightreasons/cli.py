@@ -25,6 +25,9 @@ app = App(
 
 
 Data = Annotated[Path | None, Parameter(help=DATA)]
+SkipBad = Annotated[
+    bool, Parameter(negative="", help="Leave out image files that cannot be read, and count them.")
+]
 
 
 @app.command
@@ -57,6 +60,7 @@ def run(
     out: Path | None = None,
     seeds: int = 1,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train one method on one benchmark; a folder that holds the run's beginning is gone on with.
 
@@ -78,7 +82,7 @@ def run(
     from rightreasons.sweep import run_seeds
 
     _place(data)
-    run_seeds(benchmark, method, overrides, out, seeds)
+    run_seeds(benchmark, method, _words(overrides, skip_bad), out, seeds)
 
 
 @app.command
@@ -91,6 +95,7 @@ def compare(
     table: Path | None = None,
     share: bool = True,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train several methods on one benchmark, matched, two runs at a time with one thread each.
 
@@ -119,7 +124,8 @@ def compare(
     from rightreasons import sweep
 
     _place(data)
-    sweep.compare(benchmark, methods.split(","), overrides, seeds, out, share, table)
+    words = _words(overrides, skip_bad)
+    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table)
 
 
 @app.command
@@ -196,7 +202,7 @@ app.command(data_app)
 
 
 @data_app.command(name="check")
-def data_check(path: Path) -> None:
+def data_check(path: Path, *, classes: str = "") -> None:
     """Is a data set complete and readable? Counts, what is missing, and what to do about it.
 
     Example: rrr data check datasets
@@ -205,13 +211,20 @@ def data_check(path: Path) -> None:
     ----------
     path
         A data set's folder, class folders, or the folder above several data sets.
+    classes
+        A file with one class name a line: read only these of the class folders; imagenet100.txt,
+        the list of imagenet100-10, ships.
     """
     from rightreasons.data.check import check
 
-    report = check(str(path))
+    report = check(str(path), classes)
     print("\n".join(report.lines))
     if not report.passed:
         sys.exit(2)
+
+
+def _words(overrides: tuple[str, ...], skip_bad: bool) -> list[str]:
+    return [*overrides, *(["data.skip_bad=true"] if skip_bad else [])]
 
 
 def _place(data: Path | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from rightreasons.data import Source, describe, source
+from rightreasons.data.sources import Source, describe, source
 from rightreasons.errors import UserError, unknown
 from rightreasons.memory import choose, ranks
 from rightreasons.randomness import generator
@@ -216,7 +216,8 @@ def _counts(tasks: int | Sequence[int], classes: int) -> list[int]:
             near = [classes // tasks + (i < classes % tasks) for i in range(tasks)]
             typed = str(near).replace(" ", "")
             raise UserError(
-                f"{classes} classes do not divide into {tasks} equal tasks; type tasks={typed}"
+                f"{classes} classes do not divide into {tasks} equal tasks; type "
+                f"stream.tasks={typed}"
             )
         return [classes // tasks] * tasks
     counts = [int(n) for n in tasks]
