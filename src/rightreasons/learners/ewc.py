@@ -77,14 +77,17 @@ class EWC(Learner):
 
 def pull(now: Mapping[str, Tensor], fisher: Weights, weights: Weights) -> Tensor:
     """``sum_i F_i (theta_i - theta*_i)^2`` over the weights that were there."""
-    parts = [
-        (f * (now[name][: len(f)] - weights[name]).square()).sum() for name, f in fisher.items()
-    ]
+    parts = []
+    for name, f in fisher.items():
+        was_there = now[name] if now[name].shape == f.shape else now[name][: len(f)]
+        parts.append((f * (was_there - weights[name]).square()).sum())
     return torch.stack(parts).sum()
 
 
 def fill(old: Tensor, like: Tensor) -> Tensor:
     """Zero for the rows that a head has grown since."""
+    if old.shape == like.shape:  # a single number has no rows
+        return old
     return torch.cat([old, like.new_zeros(len(like) - len(old), *like.shape[1:])])
 
 
