@@ -241,6 +241,7 @@ class Loop:
         self.learner.begin(self.net, task, self.memory)
         for stage in self.learner.stages(task):
             self.stage(task, stage, reporter)
+        reporter.done += self.steps % LOOK
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,7 +263,6 @@ class Loop:
             if self.steps % LOOK == 0:
                 place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
                 reporter.at(place, LOOK, self._means())
-        reporter.done += self.steps % LOOK
 
     def take_steps(self, task: Task, stage: Stage) -> Iterator[int]:
         """Epochs of steps with one optimiser; gives the epoch after each step."""
