@@ -67,9 +67,7 @@ def test_what_is_held_out_is_never_trained_on_nor_explained(
 
     class Watched(rr.BiC):
         def loss(self, net, out, batch, stage):
-            seen.setdefault((len(self.sizes_) - 1, stage.name), []).extend(
-                numbers(marked, batch.x)
-            )
+            seen.setdefault((len(self.sizes_) - 1, stage.name), []).extend(numbers(marked, batch.x))
             return super().loss(net, out, batch, stage)
 
     call = rr.RRR.__call__

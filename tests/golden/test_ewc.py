@@ -44,7 +44,9 @@ def literal_fisher(net, batches, labels=None):
     count = 0
     for b, batch in enumerate(batches):
         truth = batch.y.tolist() if labels is None else labels[b]
-        for z, x, y in zip(logits_of(net, batch.x), batch.x.flatten(1).tolist(), truth, strict=True):
+        for z, x, y in zip(
+            logits_of(net, batch.x), batch.x.flatten(1).tolist(), truth, strict=True
+        ):
             p = softmax(z)
             for c in range(classes):
                 gap = (y == c) - p[c]
@@ -213,9 +215,7 @@ def test_the_loop_gives_every_new_image_to_the_fisher_as_it_is(tiny_stream, tiny
             assert not net.training
             self.one_ = self.springs_[-1]["fisher"]["conv1.weight"]
 
-    result = rr.fit(
-        Kept(merge="separate"), tiny_net, tiny_stream, train=tiny_train, progress=False
-    )
+    result = rr.fit(Kept(merge="separate"), tiny_net, tiny_stream, train=tiny_train, progress=False)
     last = tiny_stream[2].train
     x = last.pixels(torch.arange(len(last))).float()
     x = (x - tiny_stream.mean.view(3, 1, 1)) / tiny_stream.std.view(3, 1, 1)

@@ -14,7 +14,12 @@ from rightreasons.progress import Reporter
 from rightreasons.registry import LEARNERS, find
 from rightreasons.train import Loop
 
-PATHS = ("module.fc.weight", "module.fc.bias", "module.conv1.weight", "module.stages.1.0.conv2.weight")
+PATHS = (
+    "module.fc.weight",
+    "module.fc.bias",
+    "module.conv1.weight",
+    "module.stages.1.0.conv2.weight",
+)
 TERMS = {
     "": lambda: (),
     "rrr": lambda: (rr.RRR(rows=6, dtype="float32"),),

@@ -114,7 +114,7 @@ def test_class_means_with_the_mirror_images_and_nearest_mean(count):
     for i in range(40):
         gaps = [distance(unit(z[i].tolist()), m) for m in means]
         assert int(scores[i].argmax()) == gaps.index(min(gaps))
-        assert scores[i].tolist() == pytest.approx([-gap**2 for gap in gaps], abs=1e-9)
+        assert scores[i].tolist() == pytest.approx([-(gap**2) for gap in gaps], abs=1e-9)
 
 
 # --- algorithm 4: herding ------------------------------------------------------------------------

@@ -80,6 +80,8 @@ def test_new_images_alone_are_learned_from_and_the_teacher_gets_no_gradient(kind
         assert net.head.weight.grad.abs().max() > 0
         net.zero_grad()
         if before is not None:
-            assert not any(p.requires_grad or p.grad is not None for p in learner.teacher_.parameters())
+            assert not any(
+                p.requires_grad or p.grad is not None for p in learner.teacher_.parameters()
+            )
             assert not learner.teacher_.training
             assert learner.teacher_.head.weight.tolist() == before.head.weight.tolist()

@@ -77,18 +77,22 @@ class EWC(Learner):
 
 def pull(now: Mapping[str, Tensor], fisher: Weights, weights: Weights) -> Tensor:
     """``sum_i F_i (theta_i - theta*_i)^2`` over the weights that were there."""
-    parts = []
-    for name, f in fisher.items():
-        was_there = now[name] if now[name].shape == f.shape else now[name][: len(f)]
-        parts.append((f * (was_there - weights[name]).square()).sum())
+    parts = [
+        (f * (now[name][there(f)] - weights[name]).square()).sum() for name, f in fisher.items()
+    ]
     return torch.stack(parts).sum()
 
 
 def fill(old: Tensor, like: Tensor) -> Tensor:
     """Zero for the rows that a head has grown since."""
-    if old.shape == like.shape:  # a single number has no rows
-        return old
-    return torch.cat([old, like.new_zeros(len(like) - len(old), *like.shape[1:])])
+    filled = torch.zeros_like(like)
+    filled[there(old)] = old
+    return filled
+
+
+def there(old: Tensor) -> tuple[slice, ...]:
+    """The part of a weight that was there before it grew; a single number has no rows."""
+    return tuple(map(slice, old.shape))
 
 
 def fisher(net: Net, batches: Iterable[Batch], sample: torch.Generator | None = None) -> Weights:
