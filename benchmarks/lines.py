@@ -51,9 +51,9 @@ def count(source: str) -> tuple[int, int]:
             code.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
         # a string on its own documents what stands before it
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                code.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+        text = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            code.difference_update(range(text.lineno, (text.end_lineno or 0) + 1))
     return len(code), len(source.splitlines())
 
 

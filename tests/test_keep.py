@@ -75,9 +75,7 @@ def test_herding_maps_and_class_means_come_from_one_pass(
     assert loop.net.training is False
 
 
-def test_a_random_memory_without_terms_costs_no_forward(
-    tiny_stream, tiny_net, tiny_train, forwards
-):
+def test_a_random_memory_without_terms_needs_no_look(tiny_stream, tiny_net, tiny_train, forwards):
     learner = rr.ER(memory=rr.Memory(ROWS))
     loop = loop_of(learner, tiny_net, tiny_stream, tiny_train)
     trained(loop, tiny_stream[0])

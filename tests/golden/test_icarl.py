@@ -158,7 +158,7 @@ def test_the_worked_example_of_herding():
 )
 @settings(max_examples=150, deadline=None)
 def test_herding_makes_the_picks_of_the_literal_algorithm(sizes, quota, dimensions, seed):
-    """For classes of different sizes, in any order, with labels that have gaps. (Two images tie.)"""
+    """For classes of different sizes, in any order, with gaps in their labels (two images tie)."""
     draw = torch.Generator().manual_seed(seed)
     y = torch.cat([torch.full((size,), 3 + 2 * c) for c, size in enumerate(sizes)])
     y = y[torch.randperm(len(y), generator=draw)]
@@ -173,7 +173,7 @@ def test_herding_makes_the_picks_of_the_literal_algorithm(sizes, quota, dimensio
 
 
 def test_of_two_images_either_is_as_near_and_both_are_taken_in_the_end():
-    """Two vectors of length one are equally far from their mean: the literal algorithm has a tie."""
+    """Two vectors of length one are equally far from their mean: a tie."""
     z, y = torch.randn(2, 3, generator=torch.Generator().manual_seed(3)), torch.zeros(2).long()
     assert literal_herding(z.tolist(), 2)[1] == pytest.approx(
         literal_herding(z.flip(0).tolist(), 2)[1]
