@@ -165,7 +165,7 @@ class Look:
         known = [] if flip or self._fresh is None else [self._fresh]
         rows = torch.arange(len(self._feed.memory) - sum(map(len, known)))
         parts = []
-        for part in torch.split(rows, CHUNK):
+        for part in torch.split(rows, CHUNK) if len(rows) else ():  # not every net takes no image
             x = self._feed.remembered(part).x
             parts.append(self._net(x.flip(-1) if flip else x).z)
         return torch.cat([*parts, *known])

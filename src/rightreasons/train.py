@@ -148,9 +148,11 @@ class Loop:
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
         if self.learner.holds_out and not all(self.feed.held_count(task) for task in self.stream):
+            a_class = self.memory.per_class is not None
+            needed = "per_class=2" if a_class else f"size={2 * self.stream[-1].seen}"
             raise UserError(
                 f"{self.learner.name} holds out rows of each class, and one has too few rows or "
-                f"images to spare one; type memory.size={2 * self.stream[-1].seen} or more"
+                f"images to spare one; type memory.{needed} or more"
             )
         masked = [task.test for task in self.stream if task.test.masks is not None]
         if masked and not any(images.has_masks() for images in masked):
@@ -241,6 +243,7 @@ class Loop:
         self.learner.begin(self.net, task, self.memory)
         for stage in self.learner.stages(task):
             self.stage(task, stage, reporter)
+        reporter.done += self.steps % LOOK
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,7 +265,6 @@ class Loop:
             if self.steps % LOOK == 0:
                 place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
                 reporter.at(place, LOOK, self._means())
-        reporter.done += self.steps % LOOK
 
     def take_steps(self, task: Task, stage: Stage) -> Iterator[int]:
         """Epochs of steps with one optimiser; gives the epoch after each step."""

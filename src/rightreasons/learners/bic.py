@@ -54,7 +54,7 @@ class BiC(Learner):
         check_choice(self, "replay", REPLAYS)
         check_choice(self, "groups", ("newest", "all"))
         check_temperature(self.name, self.temperature)
-        make(Train, self.bias, "bic.bias")
+        make(Train, self.bias, "bic.bias", later={}, device="auto", threads=None)
         if not 0 < self.held_out < 1:
             raise UserError(f"bic.held_out is {self.held_out}, expected a share such as 0.1")
 

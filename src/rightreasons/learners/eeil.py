@@ -42,7 +42,7 @@ class EEIL(Learner):
         super().__post_init__()
         check_choice(self, "replay", REPLAYS)
         check_temperature(self.name, self.temperature)
-        make(Train, self.balanced, "eeil.balanced")
+        make(Train, self.balanced, "eeil.balanced", later={}, device="auto", threads=None)
 
     def stages(self, task: Task) -> list[Stage]:
         main = Stage(pool=Pool(mix=self.replay))

@@ -78,14 +78,21 @@ class EWC(Learner):
 def pull(now: Mapping[str, Tensor], fisher: Weights, weights: Weights) -> Tensor:
     """``sum_i F_i (theta_i - theta*_i)^2`` over the weights that were there."""
     parts = [
-        (f * (now[name][: len(f)] - weights[name]).square()).sum() for name, f in fisher.items()
+        (f * (now[name][there(f)] - weights[name]).square()).sum() for name, f in fisher.items()
     ]
     return torch.stack(parts).sum()
 
 
 def fill(old: Tensor, like: Tensor) -> Tensor:
     """Zero for the rows that a head has grown since."""
-    return torch.cat([old, like.new_zeros(len(like) - len(old), *like.shape[1:])])
+    filled = torch.zeros_like(like)
+    filled[there(old)] = old
+    return filled
+
+
+def there(old: Tensor) -> tuple[slice, ...]:
+    """The part of a weight that was there before it grew; a single number has no rows."""
+    return tuple(map(slice, old.shape))
 
 
 def fisher(net: Net, batches: Iterable[Batch], sample: torch.Generator | None = None) -> Weights:
