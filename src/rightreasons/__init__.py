@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Activations": "terms",
     "Augment": "augment",
+    "BiC": "learners.bic",
+    "EEIL": "learners.eeil",
     "ER": "learners.er",
+    "EWC": "learners.ewc",
     "Evidence": "terms",
     "Finetune": "learners.finetune",
+    "ICaRL": "learners.icarl",
     "Joint": "learners.joint",
     "Learner": "learners.base",
     "Logits": "terms",
+    "LwF": "learners.lwf",
+    "LwFMC": "learners.lwf",
     "Memory": "memory",
     "Model": "model",
     "Net": "nets.net",
@@ -47,9 +54,15 @@ if TYPE_CHECKING:
     from rightreasons.explainers import evidence as evidence
     from rightreasons.explainers import gradcam as gradcam
     from rightreasons.learners.base import Learner as Learner
+    from rightreasons.learners.bic import BiC as BiC
+    from rightreasons.learners.eeil import EEIL as EEIL
     from rightreasons.learners.er import ER as ER
+    from rightreasons.learners.ewc import EWC as EWC
     from rightreasons.learners.finetune import Finetune as Finetune
+    from rightreasons.learners.icarl import ICaRL as ICaRL
     from rightreasons.learners.joint import Joint as Joint
+    from rightreasons.learners.lwf import LwF as LwF
+    from rightreasons.learners.lwf import LwFMC as LwFMC
     from rightreasons.memory import Memory as Memory
     from rightreasons.model import Model as Model
     from rightreasons.model import extend as extend
@@ -61,6 +74,7 @@ if TYPE_CHECKING:
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream
     from rightreasons.terms import RRR as RRR
+    from rightreasons.terms import Activations as Activations
     from rightreasons.terms import Evidence as Evidence
     from rightreasons.terms import Logits as Logits
     from rightreasons.terms import Term as Term

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -28,6 +29,9 @@ app = App(
 
 
 Data = Annotated[Path | None, Parameter(help=DATA)]
+SkipBad = Annotated[
+    bool, Parameter(negative="", help="Leave out image files that cannot be read, and count them.")
+]
 
 
 @app.command
@@ -62,6 +66,7 @@ def run(
     seeds: int = 1,
     checkpoint: int = 200,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train one method on one benchmark; a folder that holds the run's beginning is gone on with.
 
@@ -89,7 +94,8 @@ def run(
     from rightreasons.sweep import run_branch, run_seeds
 
     _place(data)
-    words = [word for word in (benchmark, method, *overrides) if word is not None]
+    given = [word for word in (benchmark, method, *overrides) if word is not None]
+    words = _words(given, skip_bad)
     if from_ is not None:
         named = [word for word in words if "=" not in word]
         if named or seeds != 1:
@@ -100,9 +106,9 @@ def run(
             )
         run_branch(from_, words, out, checkpoint)
         return
-    if len(words) < 2:
+    if len(given) < 2:
         raise UserError(
-            f"rrr run has {len(words)} of two names; type for example rrr run glyphs-small er+rrr"
+            f"rrr run has {len(given)} of two names; type for example rrr run glyphs-small er+rrr"
         )
     run_seeds(words[0], words[1], words[2:], out, seeds, checkpoint)
 
@@ -118,6 +124,7 @@ def compare(
     share: bool = True,
     checkpoint: int = 200,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train several methods on one benchmark, matched, two runs at a time with one thread each.
 
@@ -148,7 +155,8 @@ def compare(
     from rightreasons import sweep
 
     _place(data)
-    sweep.compare(benchmark, methods.split(","), overrides, seeds, out, share, table, checkpoint)
+    words = _words(overrides, skip_bad)
+    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table, checkpoint)
 
 
 @app.command
@@ -225,7 +233,7 @@ app.command(data_app)
 
 
 @data_app.command(name="check")
-def data_check(path: Path) -> None:
+def data_check(path: Path, *, classes: str = "") -> None:
     """Is a data set complete and readable? Counts, what is missing, and what to do about it.
 
     Example: rrr data check datasets
@@ -234,13 +242,20 @@ def data_check(path: Path) -> None:
     ----------
     path
         A data set's folder, class folders, or the folder above several data sets.
+    classes
+        A file with one class name a line: read only these of the class folders; imagenet100.txt,
+        the list of imagenet100-10, ships.
     """
     from rightreasons.data.check import check
 
-    report = check(str(path))
+    report = check(str(path), classes)
     print("\n".join(report.lines))
     if not report.passed:
         sys.exit(2)
+
+
+def _words(overrides: Sequence[str], skip_bad: bool) -> list[str]:
+    return [*overrides, *(["data.skip_bad=true"] if skip_bad else [])]
 
 
 def _place(data: Path | None) -> None:

@@ -29,6 +29,10 @@ class Stopped(KeyboardInterrupt):
         return f"stopped {self.where}" if self.where else "stopped"
 
 
+class DataWarning(UserWarning):
+    """Data that can be used, and that its user should know something about."""
+
+
 def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
     """The error for a name that is not among the choices, with the nearest one suggested."""
     known = list(choices)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import Augment, augment, middle
-from rightreasons.memory import Column, Memory, Ragged, choose, draw
+from rightreasons.memory import Column, Memory, Ragged, choose, draw, held_count
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
@@ -63,7 +63,7 @@ class Feed:
             return 0
         smallest = int(torch.bincount(task.train.y)[list(task.classes)].min())
         kept = self.memory.quota(task.classes[0] or task.seen, first=task.index == 0)
-        return int(self.held_out * min(kept, smallest) + 1e-9)
+        return held_count(min(kept, smallest), self.held_out)
 
     def count(self, task: Task, stage: Stage) -> int:
         """About how many images an epoch has, before the memory is there to be counted."""
@@ -171,7 +171,7 @@ class Look:
         known = [] if flip or self._fresh is None else [self._fresh]
         rows = torch.arange(len(self._feed.memory) - sum(map(len, known)))
         parts = []
-        for part in torch.split(rows, CHUNK):
+        for part in torch.split(rows, CHUNK) if len(rows) else ():  # not every net takes no image
             x = self._feed.remembered(part).x
             parts.append(self._net(x.flip(-1) if flip else x).z)
         return torch.cat([*parts, *known])

@@ -141,7 +141,7 @@ class Memory:
         quotas = torch.where(
             self.tensor("task") == 0, self.quota(classes, True), self.quota(classes, False)
         )
-        kept = (_rank(self.tensor("y")) < quotas).nonzero().flatten()
+        kept = (ranks(self.tensor("y")) < quotas).nonzero().flatten()
         self.columns_ = {name: take(c, kept) for name, c in self.columns_.items()}
 
     def add(self, columns: Mapping[str, Column]) -> None:
@@ -172,7 +172,7 @@ class Memory:
         }
 
 
-def _rank(y: Tensor) -> Tensor:
+def ranks(y: Tensor) -> Tensor:
     """The place of each row among the rows of its class: 0 for the first of each."""
     order = y.argsort(stable=True)
     counts = torch.bincount(y)
@@ -190,7 +190,7 @@ def draw(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
 def choose(y: Tensor, quota: int, generator: torch.Generator) -> Tensor:
     """Places of ``quota`` random images of each class, classes in order, in the order picked."""
     shuffled = torch.randperm(len(y), generator=generator).to(y.device)
-    chosen = shuffled[_rank(y[shuffled]) < quota]
+    chosen = shuffled[ranks(y[shuffled]) < quota]
     return chosen[y[chosen].argsort(stable=True)]
 
 
@@ -221,10 +221,15 @@ def herd(z: Tensor, y: Tensor, quota: int) -> Tensor:
     return chosen[chosen >= 0]
 
 
+def held_count(quota: int, share: float) -> int:
+    """How many rows of a class are held out: at least one of two."""
+    return math.ceil((quota - 1) * share - 1e-9)
+
+
 def held_ranks(quota: int, share: float) -> Tensor:
-    """(quota,) which rows of a class are held out: every first rows have their share of them."""
-    before = torch.arange(quota + 1).double().mul(share).add(1e-9).floor()
-    return before[1:] > before[:-1]
+    """(quota,) which rows of a class are held out; of its first q rows `held_count(q)` are."""
+    counts = [max(0, held_count(q, share)) for q in range(quota + 1)]
+    return torch.tensor(counts).diff() > 0
 
 
 def interleave(kept: Tensor, held: Tensor, y: Tensor, quota: int, share: float) -> Tensor:
@@ -233,10 +238,10 @@ def interleave(kept: Tensor, held: Tensor, y: Tensor, quota: int, share: float) 
     ``kept`` and ``held`` are places in ``y``, each in the order in which it is to be kept.
     """
     is_held = held_ranks(quota, share)
-    parts, ranks = [], []
+    parts, at = [], []
     for places, those in ((kept, ~is_held), (held, is_held)):
-        free, rank = those.nonzero().flatten(), _rank(y[places])
+        free, rank = those.nonzero().flatten(), ranks(y[places])
         parts.append(places[rank < len(free)])
-        ranks.append(free[rank[rank < len(free)]])
+        at.append(free[rank[rank < len(free)]])
     both = torch.cat(parts)
-    return both[(y[both] * quota + torch.cat(ranks)).argsort()]
+    return both[(y[both] * quota + torch.cat(at)).argsort()]

@@ -15,7 +15,8 @@ from rightreasons.augment import middle
 from rightreasons.checkpoints import checkpoints, load_checkpoint
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
-from rightreasons.data.folder import Folder, read_all
+from rightreasons.data.folder import Folder
+from rightreasons.data.splits import read_all
 from rightreasons.errors import Damaged, UserError
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.learners.base import Learner

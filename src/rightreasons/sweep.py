@@ -42,8 +42,10 @@ WORKERS = 2
 
 
 def folder_of(config: dict[str, Any], out: Path | None = None) -> Path:
-    """``runs/BENCHMARK/METHOD/SEED``, or below another folder."""
-    base = out or Path("runs") / str(config["benchmark"])
+    """``runs/BENCHMARK/METHOD/SEED``, or below another folder; a user's own data name theirs."""
+    own = config["benchmark"] == "folder"
+    name = Path(config["data"]["path"]).resolve().name if own else str(config["benchmark"])
+    base = out or Path("runs") / name
     return base / str(config["method"]) / str(config["seed"])
 
 

@@ -185,10 +185,11 @@ class Loop:
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
         if self.learner.holds_out and not all(self.feed.held_count(task) for task in self.stream):
+            a_class = self.memory.per_class is not None
+            needed = "per_class=2" if a_class else f"size={2 * self.stream[-1].seen}"
             raise UserError(
-                f"{self.learner.name} holds out {self.learner.holds_out:g} of the rows of a class, "
-                "and that is less than one row; type a larger memory.size or "
-                f"{self.learner.name}.held_out"
+                f"{self.learner.name} holds out rows of each class, and one has too few rows or "
+                f"images to spare one; type memory.{needed} or more"
             )
         masked = [task.test for task in self.stream if task.test.masks is not None]
         if masked and not any(images.has_masks() for images in masked):

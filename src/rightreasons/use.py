@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rightreasons.augment import middle
 from rightreasons.checkpoints import checkpoints
-from rightreasons.data.folder import read_all
+from rightreasons.data.splits import read_all
 from rightreasons.errors import UserError, printable
 from rightreasons.model import Predictions, extend, load
 from rightreasons.tables import single

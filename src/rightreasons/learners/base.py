@@ -18,6 +18,9 @@ from rightreasons.nets.net import Net
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
+REPLAYS = ("paired", "concat")
+SCOPES = ("all", "new")
+
 
 @dataclass
 class Learner:
@@ -110,3 +113,9 @@ class Learner:
     def predict(self, net: Net, x: Tensor, out: Out, memory: Memory) -> Tensor:
         """Scores (B,C) of normalised images, given what the net said of them."""
         return out.logits
+
+
+def cross_entropy(out: Out, batch: Batch, scope: str, old: int) -> Tensor:
+    """Over all classes seen, or over those that are not among the ``old`` first ones."""
+    first = old if scope == "new" else 0
+    return F.cross_entropy(out.logits[:, first:], batch.y - first)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from rightreasons.config import check_choice
 from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import EXPLAINERS, closed_form
 from rightreasons.memory import Column
@@ -18,7 +19,6 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
-    check_choice,
     decode,
     encode,
     refer,
