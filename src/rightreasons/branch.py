@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rightreasons.config import complete, learner_of, override
 from rightreasons.errors import Damaged, UserError
 from rightreasons.registry import TERMS
-from rightreasons.runfiles import differences, read_yaml
+from rightreasons.runfiles import differences, read_config
 
 FIXED = ("benchmark", "method", "seed", "data", "stream", "net", "train.augment.cut")
 LONGEST = 100  # characters of a folder that is named after its keys
@@ -29,7 +29,7 @@ def branch(words: str, overrides: Sequence[str], out: Path | None = None) -> Bra
     run, task = _split(words)
     if not (run / "config.yaml").exists():
         raise UserError(f"{run} holds no run; type --from RUN@task3, RUN the folder of a run")
-    old = read_yaml(run / "config.yaml")
+    old = read_config(run)
     if "benchmark" not in old or old.get("extensions"):
         what = "was extended" if "benchmark" in old else "was started from Python"
         raise UserError(

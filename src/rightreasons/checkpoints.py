@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import struct
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
@@ -56,12 +57,19 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if length != LENGTH or _digest(body, b"\0\0").encode() != digest:
         raise Damaged(f"{path} is damaged: its checksum differs")
     try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state = load_plain(io.BytesIO(data))
     except UNREADABLE as error:
         raise Damaged(f"{path} is no file of tensors and plain values ({why(error)})") from None
     if not isinstance(state, dict):
         raise Damaged(f"{path} holds a {type(state).__name__}, expected a dictionary")
     return state
+
+
+def load_plain(file: Path | IO[bytes]) -> Any:
+    """What torch has saved, on the CPU: tensors and plain values, or one of `UNREADABLE`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of files that it does not know
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def why(error: Exception) -> str:

@@ -249,7 +249,7 @@ def data_check(path: Path, *, classes: str = "") -> None:
     from rightreasons.data.check import check
 
     report = check(str(path), classes)
-    print("\n".join(report.lines))
+    print("\n".join(printable(line) for line in report.lines))
     if not report.passed:
         sys.exit(2)
 
@@ -281,7 +281,7 @@ def main() -> None:
     warnings.showwarning = _warn
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(exit_on_error=False, print_error=False)
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         _end(2, f"{sentence}; rrr --help lists commands, rrr COMMAND --help its words")

@@ -17,6 +17,7 @@ from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
 from rightreasons.runfiles import load_yaml
 
 T = TypeVar("T")
+LARGEST = 2**63  # what a tensor of whole numbers can hold
 RESETS = ("data.source", "rrr.profile")
 
 
@@ -311,6 +312,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             except (ValueError, OverflowError):
                 continue
         if kind is int and isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) >= LARGEST:
+                raise UserError(f"{where} is {value}, expected a whole number below 2^63")
             return value
         if kind in (bool, str) and isinstance(value, kind):
             return value

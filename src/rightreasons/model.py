@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rightreasons.augment import middle
-from rightreasons.checkpoints import checkpoints, load_checkpoint
+from rightreasons.augment import Augment, middle
+from rightreasons.checkpoints import checkpoints, load_checkpoint, why
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
@@ -26,7 +26,7 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.result import Result
-from rightreasons.runfiles import read_yaml
+from rightreasons.runfiles import read_config
 from rightreasons.runs import Run
 from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
@@ -104,8 +104,7 @@ class Model:
     @property
     def cut(self) -> int | None:
         """The side of the middle that the net sees, if not all of the image."""
-        cut: int | None = self.config["train"]["augment"].get("cut")
-        return cut
+        return make(Augment, self.config["train"]["augment"], "train.augment").cut
 
 
 def load(run: str | Path, net: Net | None = None) -> Model:
@@ -115,7 +114,7 @@ def load(run: str | Path, net: Net | None = None) -> Model:
         raise UserError(f"{folder} holds no run; pass the folder of a run, with its config.yaml")
     if not (folder / "result.json").exists():
         raise UserError(f"the run in {folder} is not finished; go on with it first")
-    config = read_yaml(folder / "config.yaml")
+    config = read_config(folder)
     if not checkpoints(folder):
         raise UserError(f"{folder} has lost its checkpoints; run it again")
     try:
@@ -132,19 +131,17 @@ def load(run: str | Path, net: Net | None = None) -> Model:
                 f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
             )
         net = make_net(described.name, target=described.target)
-    restore(net, state["net"]).eval()
-    set_state(learner, state["learner"], net)
-    kept = state["stream"]
-    return Model(
-        net,
-        learner,
-        tuple(kept["class_names"]),
-        kept["mean"],
-        kept["std"],
-        tuple(kept["size"]),
-        config,
-        state,
-    )
+    try:
+        restore(net, state["net"]).eval()
+        set_state(learner, state["learner"], net)
+        kept = state["stream"]
+        known = (tuple(kept["class_names"]), kept["mean"], kept["std"], tuple(kept["size"]))
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder}: the last checkpoint is of another run than config.yaml ({why(error)}); put "
+            "the run's own files back"
+        ) from error
+    return Model(net, learner, *known, config, state)
 
 
 def extend(
@@ -183,7 +180,7 @@ def extend(
     new = cut(source.load(range(len(source.names))), [len(source.names)], source.names, False)
     labels = tuple(range(count, len(names)))
     task = Task(len(old), labels, *(_shift(part, count) for part in (new[0].train, new[0].test)))
-    flip = bool(model.config["train"]["augment"]["flip"])
+    flip = make(Augment, model.config["train"]["augment"], "train.augment").flip
     stream = Stream((*old, task), names, model.mean, model.std, flip)
     done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
     config = model.config | {"extensions": [*model.config.get("extensions", []), done]}

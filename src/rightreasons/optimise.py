@@ -18,6 +18,7 @@ from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
 from rightreasons.types import Stage, Task, Where
 
+THREADS = 1024  # the system refuses so many, in its own way
 OPTIMISERS = ("radam", "sgd", "adamw")
 
 
@@ -59,6 +60,8 @@ class Train:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"train.{name} is {value}, expected at least 1")
+        if self.threads is not None and self.threads > THREADS:
+            raise UserError(f"train.threads is {self.threads}, expected {THREADS} at most")
         for name in ("lr", "gamma", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

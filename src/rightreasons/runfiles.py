@@ -151,6 +151,37 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+SECTIONS = ("stream", "net", "train", "memory")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config with the keys that every run has; their values are checked where they go."""
+    path = folder / "config.yaml"
+    config = read_yaml(path)
+    train = config.get("train")
+    fits = {
+        "method": isinstance(config.get("method"), str),
+        "seed": type(config.get("seed")) is int,
+        **{name: isinstance(config.get(name), dict) for name in SECTIONS},
+        "train.augment": isinstance(train, dict) and isinstance(train.get("augment"), dict),
+        "benchmark": isinstance(config.get("benchmark", ""), str),
+        "data": isinstance(config.get("data", {}), dict),
+        "data.source": "benchmark" not in config or "source" in (config.get("data") or {}),
+        "extensions": _are(config.get("extensions", []), ("run", "folder", "classes")),
+    }
+    for key, good in fits.items():
+        if not good:
+            raise UserError(f"{path} has no {key} as a run has it; put the run's own file back")
+    return config
+
+
+def _are(steps: Any, keys: tuple[str, ...]) -> bool:
+    """Is it a list of dictionaries with these keys?"""
+    return isinstance(steps, list) and all(
+        isinstance(s, dict) and set(keys) <= set(s) for s in steps
+    )
+
+
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
     """Keys whose values differ, as ``key: old there, new asked``."""
     if isinstance(old, dict) and isinstance(new, dict):

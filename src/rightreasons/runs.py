@@ -22,7 +22,7 @@ from rightreasons.checkpoints import (
 )
 from rightreasons.config import complete
 from rightreasons.errors import Damaged, RunWarning, UserError
-from rightreasons.runfiles import PARTIAL, Lock, differences, dump_yaml, read_yaml, write
+from rightreasons.runfiles import PARTIAL, Lock, differences, dump_yaml, read_config, write
 
 EVERY = 200  # steps between two checkpoints
 KEPT = 2  # checkpoints inside a task: the last ones
@@ -65,7 +65,7 @@ class Run:
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file, expected a folder; pass another --out")
         if path.exists():
-            different = differences(_today(read_yaml(path)), self.config)
+            different = differences(_today(read_config(self.folder)), self.config)
             if different:
                 raise UserError(
                     f"{self.folder} holds a run of another config ({'; '.join(different[:4])}); "

@@ -35,7 +35,7 @@ from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import read_yaml, write
+from rightreasons.runfiles import read_config, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -128,9 +128,11 @@ def execute(
 
 
 def _recorded_threads(folder: Path) -> int | None:
-    path = folder / "config.yaml"
-    train = read_yaml(path).get("train") if path.exists() else None
-    return train.get("threads") if isinstance(train, dict) else None
+    return read_config(folder)["train"].get("threads") if _is_run(folder) else None
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
 
 
 def compare(

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rightreasons.errors import printable
 from rightreasons.registry import split_method
-from rightreasons.runfiles import read_yaml
+from rightreasons.runfiles import read_config
 from rightreasons.stats import t_interval
 
 MEASURES = {  # key in result.json: row, in percent
@@ -76,7 +76,7 @@ class Finished:
 
     @classmethod
     def read(cls, folder: Path) -> Finished:
-        config = read_yaml(folder / "config.yaml")
+        config = read_config(folder)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         return cls(config["method"], config["seed"], config, result)
 

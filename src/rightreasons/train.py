@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import Augment
-from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint
+from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint, why
 from rightreasons.errors import Damaged, RunWarning, Stopped, UserError
 from rightreasons.evaluate import TARGET, evaluate
 from rightreasons.feed import Feed, Look
@@ -239,9 +239,8 @@ class Loop:
                 self.resumed, self.steps = saved.step, saved.step["steps"]
                 self.losses.load(saved.step["losses"], self.device)
         except (RuntimeError, LookupError, TypeError, AttributeError) as error:
-            why = str(error).splitlines()[0][:120]
             raise UserError(
-                f"a checkpoint does not fit this run ({why}); remove the folder to begin anew"
+                f"a checkpoint does not fit this run ({why(error)}); pass another --out"
             ) from error
 
     def _learn_all(self, progress: bool) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from inside import assert_calm, rrr
 from refusals import TINY
@@ -34,6 +34,7 @@ def cases(few: int, many: int):
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # a case names its seed: a smaller one is not worth the time
     )
 
 

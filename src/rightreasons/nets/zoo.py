@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rightreasons.checkpoints import UNREADABLE, why
+from rightreasons.checkpoints import UNREADABLE, load_plain, why
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
@@ -81,7 +79,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"there is no weights file {path}; check the path")
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_plain(path)
     except UNREADABLE as error:
         raise UserError(
             f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
