@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +21,7 @@ from rich.progress import (
 )
 
 SILENCE = 10.0  # seconds without a plain line, at most
+NOTED = {"at", "step", "of", "left", "losses", "time"}  # keys of a line of the diary
 
 
 class Reporter:
@@ -115,3 +117,23 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's diary; one that is being written is not read."""
+    path = folder / "progress.jsonl"
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            note = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(note, dict) and set(note) >= NOTED and isinstance(note["losses"], dict):
+            found.append(note)
+    return found
+
+
+def last_note(folder: Path) -> dict[str, Any] | None:
+    found = notes(folder)
+    return found[-1] if found else None
