@@ -61,7 +61,7 @@ def curves(found: Group, measures: Sequence[str]) -> dict[str, Any]:
     shown = alt.param(name="shown", value=labels)
     measure = alt.param(name="measure", value=measures[0])
     chosen = "indexof(shown, datum.m) >= 0 && datum.q == measure"
-    data = alt.InlineData(values=rows(found, measures))
+    data = alt.NamedData(name="rows")
     x = alt.X("k:Q", title="tasks learned", axis=_whole(found.tasks), scale=_span(found.tasks))
     y = alt.Y("v:Q", title=None, scale=alt.Scale(zero=True))
     colour = alt.Color("m:N", legend=None, scale=_scale(labels, COLOURS))
@@ -73,7 +73,7 @@ def curves(found: Group, measures: Sequence[str]) -> dict[str, Any]:
     seeds = (
         alt.Chart(data)
         .transform_filter(chosen)
-        .mark_line(opacity=0.4, strokeWidth=1)
+        .mark_line(opacity=0.55, strokeWidth=1)
         .encode(x, y, colour, detail="s:N", tooltip=[*tip, alt.Tooltip("s:N", title="seed")])
     )
     averaged = (
@@ -89,7 +89,8 @@ def curves(found: Group, measures: Sequence[str]) -> dict[str, Any]:
     points = averaged.mark_point(filled=True, size=55, opacity=1).encode(
         x, y, colour, shape, tooltip=tip
     )
-    return _plain(alt.layer(seeds, mean, points).add_params(shown, measure))
+    chart = alt.layer(seeds, mean, points).add_params(shown, measure)
+    return _plain(chart, rows(found, measures))
 
 
 def paper_curves(found: Beside) -> dict[str, Any]:
@@ -110,14 +111,14 @@ def paper_curves(found: Beside) -> dict[str, Any]:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=300)
     dashes = alt.Scale(domain=["ours", "the paper"], range=[[1, 0], [2, 3]])
-    base = alt.Chart(alt.InlineData(values=made)).encode(
+    base = alt.Chart(alt.NamedData(name="rows")).encode(
         x,
         y,
         alt.Color("m:N", scale=scale, legend=legend),
         alt.StrokeDash("w:N", scale=dashes, legend=alt.Legend(title=None, orient="bottom")),
         tooltip=["m:N", "k:Q", alt.Tooltip("v:Q", format=".1f")],
     )
-    return _plain(base.mark_line(strokeWidth=2, point=True))
+    return _plain(base.mark_line(strokeWidth=2, point=True), made)
 
 
 def _whole(tasks: int) -> Any:
@@ -138,15 +139,18 @@ def _scale(labels: list[str], values: Sequence[Any]) -> Any:
     return alt.Scale(domain=labels, range=[values[i % len(values)] for i in range(len(labels))])
 
 
-def _plain(chart: Any) -> dict[str, Any]:
-    """The specification, as wide as the page lets it be; colours of ink are the page's."""
+def _plain(chart: Any, values: list[dict[str, Any]]) -> dict[str, Any]:
+    """The specification, as wide as the page lets it be; colours of ink are the page's.
+
+    The values join it last: Altair would check each of them against its schema.
+    """
     made: dict[str, Any] = (
         chart.properties(width="container", height=300, background="transparent")
         .configure_view(stroke=None)
         .configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
         .to_dict()
     )
-    return made
+    return made | {"datasets": {"rows": values}}
 
 
 def measures(found: Group, names: Sequence[str]) -> dict[str, str]:

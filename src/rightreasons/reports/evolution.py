@@ -120,13 +120,12 @@ class Gallery:
 
 def gallery(found: Group, seed: int | None = None) -> Gallery | None:
     """The pictures of one seed; by default the first among those that most methods have."""
-    seeds = sorted({run.seed for run in found.runs}) if seed is None else [seed]
-    best: Gallery | None = None
-    for candidate in seeds:
-        made = _gallery(candidate, found.lines)
-        if made is not None and (best is None or len(made.looks) > len(best.looks)):
-            best = made
-    return best
+    if seed is None:
+        kept = [run.seed for run in found.runs if run.folder and (run.folder / "maps").is_dir()]
+        if not kept:
+            return None
+        seed = min(kept, key=lambda s: (-kept.count(s), s))
+    return _gallery(seed, found.lines)
 
 
 def _gallery(seed: int, lines: Iterable[Line]) -> Gallery | None:

@@ -95,7 +95,7 @@ def _finish(axes: Axes, tasks: int, name: str, title: str) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, handlelength=3)
 
 
 def _draw_line(axes: Axes, line: Line, measure: str, i: int) -> None:
@@ -129,14 +129,24 @@ def draw_matrix(R: Any, title: str) -> Figure:
                 value = 100 * R[k][i]
                 if not np.isnan(value):
                     ink = "black" if value > 60 else "white"
-                    axes.text(i, k, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=6)
+                    axes.text(
+                        i,
+                        k,
+                        f"{np.floor(value + 0.5):.0f}",
+                        ha="center",
+                        va="center",
+                        color=ink,
+                        fontsize=6,
+                    )
     ticks = range(0, count, max(1, count // 10))
     axes.set_xticks(ticks, [str(t + 1) for t in ticks])
     axes.set_yticks(ticks, [str(t + 1) for t in ticks])
     axes.set_xlabel("accuracy on task")
     axes.set_ylabel("after task")
     axes.set_title(plain(title), fontsize=8)
-    figure.colorbar(picture, ax=axes, label="%", shrink=0.85)
+    bar = figure.colorbar(picture, ax=axes, shrink=0.85)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("%", fontsize=8)
     return figure
 
 

@@ -37,6 +37,7 @@ def page(book: Book, paper: bool = False, follow: bool = False) -> str:
     """The whole HTML file as text."""
     files = resources.files("rightreasons.reports") / "page"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {}  # methods in their order, not by the alphabet
     template = environment.from_string((files / "page.html").read_text("utf-8"))
     interactive = charts.available()
     groups = [_group(group, i, paper, interactive) for i, group in enumerate(book.groups)]

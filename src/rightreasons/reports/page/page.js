@@ -8,6 +8,8 @@ const make = (tag, attributes = {}, ...children) => {
   node.append(...children);
   return node;
 };
+// a line may break after the plus of er+evidence
+const breakable = (text) => text.split(/(?<=\+)/).flatMap((part, i) => i ? [make("wbr"), part] : [part]);
 const dataOf = (node) => JSON.parse(node.querySelector("script[type='application/json']").textContent);
 
 // --- curves: the methods' boxes and the measure's list set signals of Vega ----------------------
@@ -53,7 +55,8 @@ for (const block of document.querySelectorAll(".matrix")) {
         ...row.map((value) => {
           if (value === null) return make("td", {text: "?"});
           const [r, g, b] = scaleAt(data.colours, value / 100);
-          const dark = 0.299 * r + 0.587 * g + 0.114 * b < 140;
+          const light = [r, g, b].map((c) => (c / 255) ** 2.2);  // relative luminance, roughly
+          const dark = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] < 0.18;
           return make("td", {text: value.toFixed(0),
             style: `background:rgb(${r},${g},${b});color:${dark ? "#fff" : "#000"}`});
         }))));
@@ -149,8 +152,9 @@ for (const block of document.querySelectorAll(".evolution")) {
     if (turn !== drawn) return;  // another choice was made meanwhile
     const spoken = [];
     block.querySelector(".cards").replaceChildren(...methods.map((method) => {
-      const found = look(method, now), card = make("div", {class: "card"}, make("h4", {text: method}));
-      if (!found) { card.append(make("p", {text: `no map after task ${now}`})); return card; }
+      const found = look(method, now), card = make("div", {class: "card"},
+        make("h4", {text: `${method}, after task ${now}`}));
+      if (!found) { card.append(make("p", {text: "no map"})); return card; }
       const said = says(found, mask);
       spoken.push(`${method}: ${said}.`);
       const canvas = make("canvas", {"data-size": 160, role: "img", "aria-label":
@@ -174,7 +178,7 @@ for (const block of document.querySelectorAll(".evolution")) {
       button.addEventListener("click", () => { slider.value = k; draw(); });
       return make("th", {scope: "col"}, button);
     }));
-    const rows = methods.map((method) => make("tr", {}, make("th", {scope: "row", text: method}),
+    const rows = methods.map((method) => make("tr", {}, make("th", {scope: "row"}, ...breakable(method)),
       ...tasks.map((k) => {
         const found = look(method, k), cell = make("td", {class: k === now ? "now" : ""});
         if (!found) return cell;
