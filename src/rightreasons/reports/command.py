@@ -37,15 +37,19 @@ def words(config: Mapping[str, Any]) -> list[str] | None:
     """The ``key=value`` words, seed apart, that make this config out of its benchmark's own."""
     if "benchmark" not in config or "extensions" in config:
         return None
+    name, method = str(config["benchmark"]), str(config["method"])
+    base = _resolved(name, method, ())
     found: list[str] = []
-    for resets in (True, False):  # another source or profile brings its own values first
-        base = _resolved(str(config["benchmark"]), str(config["method"]), tuple(found))
-        if base is None:
-            return None
-        for key, value in _differences(base, config):
-            if (key in RESETS) == resets:
-                found.append(f"{key}={_word(value)}")
-    made = _resolved(str(config["benchmark"]), str(config["method"]), tuple(found))
+    for reset in RESETS:  # another source or profile brings its own values first
+        section, key = reset.split(".")
+        value = config.get(section, {}).get(key)
+        if base is not None and value != base.get(section, {}).get(key):
+            found.append(f"{reset}={_word(value)}")
+    base = _resolved(name, method, tuple(found))
+    if base is None:
+        return None
+    found += [f"{key}={_word(value)}" for key, value in _differences(base, config)]
+    made = _resolved(name, method, tuple(found))
     # a key that an older version did not know has its default now
     repeats = made is not None and not list(_differences(made, config))
     return found if repeats else None
@@ -78,5 +82,7 @@ def _differences(base: Any, config: Any, where: str = "") -> list[tuple[str, Any
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e9:
+        value = int(value)  # as one types it
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...").strip()

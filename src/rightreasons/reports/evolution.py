@@ -64,8 +64,8 @@ def read_maps(run: RunData) -> Evolution:
         if not path.exists():
             continue
         try:
-            with np.load(path, allow_pickle=False) as file:
-                _add(found, dict(file), k, names)
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                _add(found, dict(arrays), k, names)
         except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile):
             found.problems.append(f"{run.name}/maps/{path.name} is damaged and left out")
     return found

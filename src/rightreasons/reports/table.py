@@ -53,9 +53,10 @@ class Table:
             )
 
         rule = "|" + "|".join("---" if not i else "--:" for i in range(len(self.head))) + "|"
-        note = [self.note, ""] if self.note else []
+        note = [html.escape(self.note, False), ""] if self.note else []
         rows = [line(row) for row in self.rows]
-        return "\n".join([f"**{self.title}**", "", line(self.head), rule, *rows, "", *note])
+        title = html.escape(self.title, False)
+        return "\n".join([f"**{title}**", "", line(self.head), rule, *rows, "", *note])
 
     def csv(self) -> str:
         """Comma-separated, the numbers as they are printed."""
