@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,12 @@ def read_maps(run: RunData) -> Evolution:
     if run.folder is None:
         return found
     names: list[str] = []
+    older = [Path(step["run"]) for step in reversed(run.config.get("extensions", []))]
     for k in range(1, len(run.records) + 1):
-        path = run.folder / "maps" / f"task-{k}.npz"
-        if not path.exists():
+        # a run that was extended has kept the maps of its tasks
+        paths = [folder / "maps" / f"task-{k}.npz" for folder in (run.folder, *older)]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
             continue
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
