@@ -90,7 +90,7 @@ def test_the_slider_changes_the_picture(tab):
         tab.page.fill(".which-task", str(k))
         tab.drawn(f"0/answer/{k}")
         pictures.add(tab.canvas())
-        assert f"after task {k}" in tab.page.inner_text(".card h4")
+        assert f"after task {k}" in tab.page.inner_text(".card.method h4")
         assert tab.page.inner_text(".slider output") == f"{k} of 3"
     assert len(pictures) == 3
     tab.page.select_option(".which-map", "label")
@@ -105,7 +105,7 @@ def test_the_chooser_changes_the_image_and_the_strip_the_task(tab):
     assert tab.canvas() != before
     tab.page.click(".strip button >> nth=0")
     tab.drawn("1/answer/1")
-    said = tab.page.inner_text(".card >> nth=0")
+    said = tab.page.inner_text(".card.method >> nth=0")
     assert ("correct" in said) and "predicts" in said and ("a hit" in said or "a miss" in said)
 
 

@@ -69,6 +69,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
     mask = None if picture.mask is None else _image(picture.mask.astype(np.uint8) * 255)
     return {
         "title": picture.title,
+        "name": picture.name,
         "task": picture.place[0] + 1,
         "pixels": _image(picture.pixels),
         "mask": mask,

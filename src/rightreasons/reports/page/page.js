@@ -151,8 +151,10 @@ for (const block of document.querySelectorAll(".evolution")) {
     const [pixels, mask] = await Promise.all([load(picture.pixels), picture.mask && load(picture.mask)]);
     if (turn !== drawn) return;  // another choice was made meanwhile
     const spoken = [];
-    block.querySelector(".cards").replaceChildren(...methods.map((method) => {
-      const found = look(method, now), card = make("div", {class: "card"},
+    const bare = make("div", {class: "card"}, make("h4", {text: "the image"}), make("p", {text: picture.name}),
+      make("img", {src: picture.pixels, alt: picture.title, class: pixels.naturalWidth > 48 ? "" : "coarse"}));
+    block.querySelector(".cards").replaceChildren(bare, ...methods.map((method) => {
+      const found = look(method, now), card = make("div", {class: "card method"},
         make("h4", {text: `${method}, after task ${now}`}));
       if (!found) { card.append(make("p", {text: "no map"})); return card; }
       const said = says(found, mask);
