@@ -9,6 +9,7 @@ import yaml
 
 from rightreasons.config import resolve
 from rightreasons.errors import UserError
+from rightreasons.reports.command import command
 from rightreasons.reports.read import read
 from rightreasons.tables import every, sentences
 
@@ -197,3 +198,14 @@ def test_folders_given_together_keep_their_names_apart(made_up, tmp_path, monkey
     lay(made_up, tmp_path / "b", "er", 0, ["train.epochs=1"])
     assert [run.name for run in read(["a", "b"]).runs] == ["a/er/0", "b/er/0"]
     assert yaml.safe_load((tmp_path / "a/er/0/config.yaml").read_text())["method"] == "er"
+
+
+def test_runs_of_an_older_version_stand_beside_those_of_this_one(made_up, tmp_path):
+    lay(made_up, tmp_path, "er", 0)
+    folder = lay(made_up, tmp_path, "er", 1)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    del config["train"]["freeze_bn"], config["stream"]["shots"]  # keys that it did not know
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (found,) = read([tmp_path]).groups
+    assert [run.seed for run in found.lines[0].runs] == [0, 1]
+    assert command(config) == "rrr run glyphs-small er stream.tasks=3 stream.classes=6 seed=1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rightreasons.config import RESETS, resolve
+from rightreasons.config import RESETS, complete, resolve
 from rightreasons.errors import UserError
 
 _ABSENT = object()
@@ -33,10 +33,21 @@ def command(config: Mapping[str, Any]) -> str | None:
     return shlex.join(["rrr", "run", benchmark, str(config["method"]), *found, *seed])
 
 
+def today(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the defaults of keys that the version that wrote it did not know."""
+    if "benchmark" not in config:
+        return dict(config)
+    try:
+        return {**config, **complete(config)}
+    except UserError:  # a learner or a key that this version does not know
+        return dict(config)
+
+
 def words(config: Mapping[str, Any]) -> list[str] | None:
     """The ``key=value`` words, seed apart, that make this config out of its benchmark's own."""
     if "benchmark" not in config or "extensions" in config:
         return None
+    config = today(config)
     name, method = str(config["benchmark"]), str(config["method"])
     base = _resolved(name, method, ())
     found: list[str] = []
@@ -50,7 +61,6 @@ def words(config: Mapping[str, Any]) -> list[str] | None:
         return None
     found += [f"{key}={_word(value)}" for key, value in _differences(base, config)]
     made = _resolved(name, method, tuple(found))
-    # a key that an older version did not know has its default now
     repeats = made is not None and not list(_differences(made, config))
     return found if repeats else None
 

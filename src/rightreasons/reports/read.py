@@ -15,7 +15,7 @@ from typing import Any
 
 from rightreasons.errors import UserError
 from rightreasons.reports.check import damage
-from rightreasons.reports.command import words
+from rightreasons.reports.command import today, words
 from rightreasons.result import Result
 from rightreasons.runfiles import read_yaml
 
@@ -54,6 +54,11 @@ class RunData:
         return "finished" if self.finished else f"{len(self.records)} of {self.tasks} tasks"
 
     @cached_property
+    def full(self) -> dict[str, Any]:
+        """The config with every key of this version: runs of several versions can be compared."""
+        return today(self.config)
+
+    @cached_property
     def result(self) -> Result:
         return Result(self.records)
 
@@ -65,7 +70,7 @@ class RunData:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """How it was trained, key by key, beside the seed."""
-        own = {k: v for k, v in self.config.items() if k not in (*SHARED, "method", "seed")}
+        own = {k: v for k, v in self.full.items() if k not in (*SHARED, "method", "seed")}
         return {k: v for k, v in flat(own).items() if k not in SKIPPED}
 
     @cached_property
@@ -207,7 +212,7 @@ def group(runs: Iterable[RunData], problems: Iterable[str] = ()) -> Book:
     said = list(problems)
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        groups.setdefault(_text(_shared(run.config)), []).append(run)
+        groups.setdefault(_text(_shared(run.full)), []).append(run)
     made = []
     for members in groups.values():
         kept: dict[tuple[str, str, int], RunData] = {}
