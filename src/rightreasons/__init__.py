@@ -43,7 +43,11 @@ _HOME = {
     "gradcam": "explainers",
     "load": "model",
     "net": "nets",
+    "plot_curves": "reports.plots",
+    "plot_evolution": "reports.plots",
+    "report": "reports.write",
     "stream": "streams",
+    "table": "reports.notebook",
 }
 
 __all__ = sorted([*_HOME, "__version__"])
@@ -70,6 +74,10 @@ if TYPE_CHECKING:
     from rightreasons.nets import net as net
     from rightreasons.nets.net import Net as Net
     from rightreasons.optimise import Train as Train
+    from rightreasons.reports.notebook import table as table
+    from rightreasons.reports.plots import plot_curves as plot_curves
+    from rightreasons.reports.plots import plot_evolution as plot_evolution
+    from rightreasons.reports.write import report as report
     from rightreasons.result import Result as Result
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream

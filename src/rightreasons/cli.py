@@ -35,7 +35,8 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """Experience replay alone, with explanation replay and with evidence replay, on glyphs.
 
     Trains er, er+rrr and er+evidence on the embedded data set glyphs-small, matched, two runs at a
-    time, about three minutes on two cores; prints what came out and leaves the runs in a folder.
+    time, about three minutes on two cores; prints what came out, leaves the runs in a folder and
+    writes their page, as rrr report does.
 
     Example: rrr demo
 
@@ -50,6 +51,7 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
     # from seed 5 on: the benchmark's settings were chosen while looking at seeds 0 to 4
     compare("glyphs-small", ["er", "er+rrr", "er+evidence"], ["seed=5"], seeds=seeds, out=out)
+    _write_report([out], None, paper=False, tensorboard=False)
 
 
 @app.command
@@ -170,12 +172,66 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     extend_run(run, folder, out)
 
 
+@app.command
+def report(
+    *runs: Path,
+    out: Path | None = None,
+    paper: bool = False,
+    follow: bool = False,
+    tensorboard: bool = False,
+) -> None:
+    """Write one page of all runs below a folder: curves, maps over tasks, pointing game, costs.
+
+    The page needs no network; tables (Markdown, LaTeX, CSV) and figures (SVG, PNG) lie beside it.
+
+    Example: rrr report runs
+
+    Parameters
+    ----------
+    runs
+        Folders that rrr run or rrr compare wrote, such as runs or runs/glyphs-small.
+    out
+        The page, such as report.html, or a folder for it (default: RUNS/report).
+    paper
+        Set the paper's numbers beside ours, with what is different in the protocol.
+    follow
+        Say how far the runs are and write the page anew as tasks end, until all have ended.
+    tensorboard
+        Also write TensorBoard events, in the folder tensorboard beside the page.
+    """
+    if follow:
+        from rightreasons.reports.write import follow as follow_runs
+
+        follow_runs(runs, out, paper, tensorboard)
+    else:
+        _write_report(list(runs), out, paper, tensorboard)
+
+
+def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: bool) -> None:
+    from rightreasons.reports import charts, write
+
+    target = write.report(runs, out, paper=paper, tensorboard=tensorboard)
+    if not charts.available():
+        print(charts.MISSING)
+    print(f"page: {target}; tables and figures beside it; open it with a browser")
+
+
 @app.command(name="list")
-def list_() -> None:
+def list_(*, paper: bool = False) -> None:
     """Name benchmarks, learners, terms, explainers, nets and data sources.
 
     Example: rrr list
+
+    Parameters
+    ----------
+    paper
+        Instead print the paper's tables, each row with the command that reproduces it.
     """
+    if paper:
+        from rightreasons.paper import listing as paper_listing
+
+        print("\n".join(paper_listing()))
+        return
     from rightreasons.show import listing
 
     listing()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,14 +63,15 @@ class NetFields:
 
 def benchmarks() -> dict[str, dict[str, Any]]:
     """The benchmarks that ship, by name."""
-    return _presets("benchmarks")
+    return copy.deepcopy(_presets("benchmarks"))
 
 
 def methods() -> dict[str, dict[str, Any]]:
     """What a learner has of its own, by learner and benchmark; ``any`` holds for all of them."""
-    return _presets("methods")
+    return copy.deepcopy(_presets("methods"))
 
 
+@cache
 def _presets(kind: str) -> dict[str, dict[str, Any]]:
     folder = resources.files("rightreasons") / "presets" / kind
     found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}

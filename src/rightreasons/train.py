@@ -36,6 +36,7 @@ from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Stage, Task, Where
+from rightreasons.watch import watch
 
 LOOK = 20  # steps between two looks at the losses
 
@@ -179,7 +180,8 @@ class Loop:
         label = f"{self.learner.method} seed {self.seed}"
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
-        with Reporter(label, sum(total), sum(total[:done]), progress) as reporter:
+        diary = run.folder / "progress.jsonl" if run is not None else None
+        with Reporter(label, sum(total), sum(total[:done]), progress, diary) as reporter:
             for task in self.stream[done:]:
                 self.learn(task, reporter, run)
                 reporter.say(_line(self.records[-1], len(self.stream)))
@@ -225,6 +227,9 @@ class Loop:
         }
         self.records.append(record)
         if run is not None:
+            with torch.no_grad():
+                watched = watch(self.learner, self.net, self.feed, task)
+            run.save_maps(task.index + 1, watched)
             run.save(
                 task.index + 1,
                 {
