@@ -106,7 +106,7 @@ BAD = {
     "net": (["glyphs-small", "er", "net.name=resnet9"], "unknown net 'resnet9'"),
     "layer": (["glyphs-small", "er", *TINY, "net.target=stages.9"], "unknown layer 'stages.9'"),
     "memory": (["glyphs-small", "er", *TINY, "memory.size=3"], "type memory.size=4 or more"),
-    "tasks": (["glyphs-small", "er", *TINY, "stream.tasks=3"], "type tasks=[2,1,1]"),
+    "tasks": (["glyphs-small", "er", *TINY, "stream.tasks=3"], "type stream.tasks=[2,1,1]"),
     "mixed tasks": (["glyphs-small", "er", *TINY, "stream.tasks=[1,[latin-A]]"], "tasks"),
     "classes": (["glyphs-small", "er", *TINY, "stream.classes=400"], "stream.classes is 400"),
     "class": (["glyphs-small", "er", *TINY, "stream.order=[latin-AA]", "stream.classes=1",
