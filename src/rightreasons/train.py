@@ -103,7 +103,12 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
             "tasks": [[stream.class_names[c] for c in task.classes] for task in stream],
             "images": sizes,
         },
-        "net": {"name": net.name, "target": net.target, "weights": net.weights},
+        "net": {
+            "name": net.name,
+            "target": net.target,
+            "weights": net.weights,
+            **({"flatten": net.flatten} if net.flatten else {}),
+        },
         "train": plain(train),
         **sections(learner),
     }
