@@ -33,7 +33,14 @@ _HOME = {
     "evidence": "explainers",
     "extend": "model",
     "fit": "train",
+    "backprop": "explainers",
+    "deconvnet": "explainers",
     "gradcam": "explainers",
+    "gradient_x_input": "explainers",
+    "guided": "explainers",
+    "guided_gradcam": "explainers",
+    "integrated_gradients": "explainers",
+    "smoothgrad": "explainers",
     "load": "model",
     "net": "nets",
     "stream": "streams",
@@ -44,8 +51,15 @@ __all__ = sorted([*_HOME, "__version__"])
 if TYPE_CHECKING:
     from rightreasons.augment import Augment as Augment
     from rightreasons.errors import UserError as UserError
+    from rightreasons.explainers import backprop as backprop
+    from rightreasons.explainers import deconvnet as deconvnet
     from rightreasons.explainers import evidence as evidence
     from rightreasons.explainers import gradcam as gradcam
+    from rightreasons.explainers import gradient_x_input as gradient_x_input
+    from rightreasons.explainers import guided as guided
+    from rightreasons.explainers import guided_gradcam as guided_gradcam
+    from rightreasons.explainers import integrated_gradients as integrated_gradients
+    from rightreasons.explainers import smoothgrad as smoothgrad
     from rightreasons.learners.base import Learner as Learner
     from rightreasons.learners.er import ER as ER
     from rightreasons.learners.finetune import Finetune as Finetune

@@ -32,6 +32,7 @@ NOT_POOLED = (
     "or a net such as resnet8"
 )
 CHANNELS = ("max", "sum", "mean", "l2")
+OWN_PASSES = ("smoothgrad", "integrated_gradients")  # of a pass they take the images only
 Explainer = Callable[..., Tensor]
 
 

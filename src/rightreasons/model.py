@@ -82,14 +82,15 @@ class Model:
             torch.stack([row, column], 1).numpy(),
         )
 
+    @torch.no_grad()
     def _chunk(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = middle(x, self.cut)
         normal = (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
         with torch.set_grad_enabled(not closed_form(self.net, TARGET)):
             out = self.net(normal, taps=(TARGET,))
-            scores = self.learner.predict(self.net, normal, out, self.learner.memory)
-            maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
-        return scores.detach(), enlarge(maps.detach(), x.shape[2:])
+        scores = self.learner.predict(self.net, normal, out, self.learner.memory)
+        maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
+        return scores, enlarge(maps, x.shape[2:])
 
     def folder(self, path: str | Path) -> Folder:
         """New class folders, read and split as the run's own folder was."""

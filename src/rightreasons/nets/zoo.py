@@ -75,7 +75,11 @@ def torchvision_names() -> list[str]:
 
 
 def torchvision_model(name: str) -> nn.Module:
-    model: nn.Module = torchvision().models.get_model(name, weights=None, **OPTIONS.get(name, {}))
+    """Built as it would be anew: what `initialise` does not draw is the same in every process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        made = torchvision().models.get_model(name, weights=None, **OPTIONS.get(name, {}))
+    model: nn.Module = made
     return model
 
 
