@@ -310,7 +310,7 @@ def test_points_in_chunks_give_the_same_map_and_gradient_in_bounded_memory(
         """A tensor that some graph keeps; the set knows which are alive."""
 
         def __init__(self, value):
-            self.value = value
+            self.value = value.detach()  # an output that keeps itself would never be freed
             alive.add(self)
 
     alive = weakref.WeakSet()
