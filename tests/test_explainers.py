@@ -122,7 +122,9 @@ def explain(name, net, at, y, **options):
 
 
 def hooks(net):
-    return [m for m in net.modules() if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks]
+    return [
+        m for m in net.modules() if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks
+    ]
 
 
 @pytest.mark.parametrize("name", EXPLAINERS)

@@ -40,7 +40,9 @@ _HOME = {
     "guided": "explainers",
     "guided_gradcam": "explainers",
     "integrated_gradients": "explainers",
+    "sanity": "sanitycheck",
     "smoothgrad": "explainers",
+    "storage": "accounting",
     "load": "model",
     "net": "nets",
     "stream": "streams",
@@ -49,6 +51,7 @@ _HOME = {
 __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
+    from rightreasons.accounting import storage as storage
     from rightreasons.augment import Augment as Augment
     from rightreasons.errors import UserError as UserError
     from rightreasons.explainers import backprop as backprop
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from rightreasons.nets.net import Net as Net
     from rightreasons.optimise import Train as Train
     from rightreasons.result import Result as Result
+    from rightreasons.sanitycheck import sanity as sanity
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream
     from rightreasons.terms import RRR as RRR

@@ -83,9 +83,7 @@ def guided(
     net: Net, at: Tensor | Out, y: Tensor, *, channels: str = "max", signed: bool = False
 ) -> Tensor:
     """Guided backprop (Springenberg et al. 2015): ReLUs pass positive gradients where open."""
-    return magnitude(
-        slope(net, explained(net, at, INPUT), y, rule=guided_rule), channels, signed
-    )
+    return magnitude(slope(net, explained(net, at, INPUT), y, rule=guided_rule), channels, signed)
 
 
 def deconvnet(
@@ -113,9 +111,7 @@ def guided_gradcam(
     return magnitude(fine * coarse[:, None], channels, signed)
 
 
-def gradient_x_input(
-    net: Net, at: Tensor | Out, y: Tensor, *, signed: bool = False
-) -> Tensor:
+def gradient_x_input(net: Net, at: Tensor | Out, y: Tensor, *, signed: bool = False) -> Tensor:
     """``ReLU(sum over channels of x d y_c / d x)`` (Shrikumar et al. 2016); x is normalised."""
     out = explained(net, at, INPUT)
     return attribution(slope(net, out, y) * out.maps[INPUT], signed)

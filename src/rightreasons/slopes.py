@@ -125,9 +125,7 @@ def _is_relu(node: Node) -> bool:
 # --- the mean over points ------------------------------------------------------------------------
 
 
-def mean_slope(
-    net: Net, y: Tensor, like: Tensor, weights: Sequence[float], point: Point
-) -> Tensor:
+def mean_slope(net: Net, y: Tensor, like: Tensor, weights: Sequence[float], point: Point) -> Tensor:
     """``sum_i w_i d y_c / d x`` at points i around or before each image, (B,3,H,W) as ``like``.
 
     The points join the batch, at most ``PIXELS`` of them at a time. One such chunk stays in the
@@ -136,7 +134,7 @@ def mean_slope(
     """
     rows, points = len(y), len(weights)
     size = max(1, PIXELS // (like.shape[2] * like.shape[3]))
-    pairs = torch.arange(points * rows, device=y.device).split(size)
+    pairs = torch.split(torch.arange(points * rows, device=y.device), size)
     weight = torch.tensor(weights, dtype=like.dtype, device=like.device)
 
     def chunk(pair: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
     name = plain.get(name.replace("-", "_"), name)
     if name in SMALL and weights is not None:
         raise UserError(
-            f"there are no weights for {name}; weights= goes with {', '.join(ZOO)} and torchvision's"
+            f"there are no weights for {name}; weights= goes with torchvision's nets: "
+            f"{', '.join(ZOO)}, ..."
         )
     if name not in ZOO and flatten is not None:
         raise UserError(f"flatten= goes with {', '.join(ZOO)}, and {name} is none of them")
@@ -167,6 +168,8 @@ def _watch(module: nn.Module, size: int) -> Watched:
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise UserError("the module does not return logits of shape (B,C); wrap it so that it does")
     # what was written into afterwards cannot be tapped
-    counts = [sum(v._version == version for _, v, version in maps[:n]) for n in range(len(maps) + 1)]
+    counts = [
+        sum(v._version == version for _, v, version in maps[:n]) for n in range(len(maps) + 1)
+    ]
     kept = [(name, v) for name, v, version in maps if v._version == version]
     return Watched(kept, {n: (z, o, counts[at]) for n, (z, o, at) in linears.items()}, logits)

@@ -14,7 +14,9 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.types import Out
 
 Initialise = Callable[[nn.Module, torch.Generator], None]
-INPUT = "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
+INPUT = (
+    "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
+)
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -24,8 +26,8 @@ class Net(nn.Module):
     ``taps`` maps aliases (``last_block``, ``paper``) to names of submodules; any submodule's own
     name is a tap too, and ``INPUT`` the images; `retarget` points ``paper`` elsewhere.
     ``pooled_linear`` says that the logits are one linear layer on the global average of
-    ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws the weights
-    of a net that has none worth keeping; ``fit`` calls it with the run's seed.
+    ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws the
+    weights of a net that has none worth keeping; ``fit`` calls it with the run's seed.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class Net(nn.Module):
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(
-                f"{self.name} returns {what}, expected logits of shape (B,C); wrap it so that it does"
+                f"{self.name} returns {what}, expected logits of shape (B,C); wrap it so that it "
+                "does"
             )
         for tap in taps:
             if tap not in caught:
