@@ -67,7 +67,7 @@ def _look(
     x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
     with torch.set_grad_enabled(not closed_form(net, TARGET)):
         out = net(x, taps=(TARGET,))
-    scores = learner.predict(net, x, out, learner.memory)  # (B,C)
+    scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
     owner = feed.task_of[: scores.shape[1]].to(feed.device)
     within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
     answers = {"class": scores.argmax(1), "task": within.argmax(1)}

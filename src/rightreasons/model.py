@@ -149,7 +149,7 @@ class Model:
             out = self.net(normal, taps=(TARGET,))
         scores = self.learner.predict(self.net, normal, out, self.learner.memory)
         maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
-        return scores, enlarge(maps, x.shape[2:])
+        return scores.detach(), enlarge(maps, x.shape[2:])
 
     def folder(self, path: str | Path) -> Folder:
         """New class folders, read and split as the run's own folder was."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,12 @@ from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
+
+
+DAMAGE = (  # what reading a file of other content may raise
+    pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError,
+    AttributeError, AssertionError, struct.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,9 +139,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"there is no weights file {path}; check the path")
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        why = str(error).splitlines()[0][:120]
+        with warnings.catch_warnings():  # of strange files, which are refused below
+            warnings.simplefilter("ignore")
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except DAMAGE as error:
+        why = (str(error) or type(error).__name__).splitlines()[0][:120]
         raise UserError(
             f"{path} is not a file of plain tensors ({why}); nothing was loaded"
         ) from None

@@ -78,7 +78,8 @@ class Term(ABC):
         return False
 
     def check(self, net: Net, x: Tensor) -> None:
-        """Refuse a net that the term cannot explain; ``x`` is a batch like those to come."""
+        """Refuse a net that the term cannot explain; ``net`` is a copy to try it on, with a head
+        of a few classes, and ``x`` a batch like those to come."""
         for tap in self.taps:
             net.check_tap(tap)
 

@@ -206,7 +206,10 @@ class RRR(Term):
         return self.explain not in OWN_PASSES
 
     def _try(self, net: Net, x: Tensor) -> None:
-        """Explain images and differentiate the maps: a net that cannot be trained by them fails."""
+        """Explain and differentiate the maps; ``net`` is a copy, and gets gradients.
+
+        A net that the maps cannot train fails here and not after the first task.
+        """
         y = torch.arange(len(x), device=x.device) % net.classes
         once = replace(self, samples=1)
         with torch.enable_grad(), net.frozen_statistics():
@@ -216,9 +219,8 @@ class RRR(Term):
                 f"{self.explain} gives empty maps for {net.name}: a part without a derivative, "
                 "such as rounding, lies before the logits; choose a layer behind it, or replace it"
             )
-        weights = [p for p in net.parameters() if p.requires_grad]
         try:
-            torch.autograd.grad(maps.sum(), weights, allow_unused=True)
+            maps.sum().backward()  # type: ignore[no-untyped-call]
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).splitlines()[0]
             raise UserError(
