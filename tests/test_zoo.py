@@ -175,7 +175,10 @@ def test_bad_weight_files_are_refused_in_a_sentence_and_run_nothing(tmp_path):
         (tmp_path / "text.pth", "not a file of plain tensors"),
         (saved(tmp_path, [1, 2], "list.pth"), "holds no state dict"),
         (saved(tmp_path, few, "few.pth"), "lacks 48 tensors"),
-        (saved(tmp_path, {"layer1.0.weight": torch.zeros(1)}, "other.pth"), "which the net has not"),
+        (
+            saved(tmp_path, {"layer1.0.weight": torch.zeros(1)}, "other.pth"),
+            "which the net has not",
+        ),
         (
             saved(tmp_path, wrong, "wrong.pth"),
             r"features.0.weight \(2, 2\) for \(64, 3, 3, 3\), features.3.squeeze.bias \(3,\)",
