@@ -54,7 +54,9 @@ def shown(run: Path, count: int) -> None:
     print(f"{len(x)} test images of {x.shape[2]} px, explained for the predicted class\n")
     print(rr.sanity(model.net, x, y, explain=list(EXPLAINERS)).table() + "\n")
     found = {
-        name: torch.cat([call(model.net, a, b) for a, b in zip(x.split(16), y.split(16))])
+        name: torch.cat(
+            [call(model.net, a, b) for a, b in zip(x.split(16), y.split(16), strict=True)]
+        )
         for name, call in EXPLAINERS.items()
     }
     if images.masks is not None:

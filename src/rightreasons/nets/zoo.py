@@ -18,7 +18,6 @@ from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
 
-
 DAMAGE = (  # what reading a file of other content may raise
     pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError,
     AttributeError, AssertionError, struct.error,
