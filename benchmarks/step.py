@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from pairs import measure, ratio
 from torch.utils.flop_counter import FlopCounterMode
 
 import rightreasons as rr
+from rightreasons.keep import keep
 from rightreasons.train import Loop
 
 SHARED = {"view": "shared"}
@@ -53,7 +54,7 @@ def steps(net: str, terms: list[rr.Term], stream: rr.Stream) -> Callable[[], Non
     loop.check()
     for task in stream:
         loop.net.grow(task.seen)
-        loop.remember(task)
+        keep(learner, loop.net.eval(), loop.feed, task)
     loop.net.train()
     (stage,) = loop.learner.stages(stream[1])
     run = loop.take_steps(stream[1], stage)
@@ -68,36 +69,6 @@ def flops(step: Callable[[], None]) -> int:
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
-
-
-def timed(step: Callable[[], None]) -> float:
-    begun = time.process_time()
-    step()
-    return time.process_time() - begun
-
-
-def measure(a: Callable[[], None], b: Callable[[], None], pairs: int) -> list[tuple[float, float]]:
-    for _ in range(3):
-        a()
-        b()
-    times = []
-    for i in range(pairs):
-        if i % 2:
-            second, first = timed(b), timed(a)
-        else:
-            first, second = timed(a), timed(b)
-        times.append((first, second))
-    return times
-
-
-def ratio(times: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """Ratio of medians b/a, and its 95 % bootstrap interval over pairs."""
-    t = torch.tensor(times, dtype=torch.float64)
-    draws = torch.randint(len(t), (2000, len(t)), generator=torch.Generator().manual_seed(0))
-    medians = t[draws].median(1).values  # (2000,2)
-    low, high = (medians[:, 1] / medians[:, 0]).quantile(torch.tensor([0.025, 0.975]).double())
-    a, b = t.median(0).values
-    return float(b / a), float(low), float(high)
 
 
 def main() -> None:

@@ -200,3 +200,40 @@ def test_a_window_is_cut_from_a_larger_image_and_follows_the_middle():
     assert torch.equal(middle(x, 8), x[:, :, 2:10, 3:11])
     with pytest.raises(UserError, match="augment.cut is 13"):
         middle(x, 13)
+
+
+def test_brightness_and_contrast_against_a_loop_over_images():
+    x = images(6, 5, 4)
+    how = Augment(crop=0, flip=False, brightness=0.3, contrast=0.5)
+    changed, geometry = augment(x, how, torch.Generator().manual_seed(3))
+    by = torch.Generator().manual_seed(3)
+    torch.randint(0, 1, (6,), generator=by), torch.randint(0, 1, (6,), generator=by)
+    torch.rand(6, generator=by)  # windows and coins come first
+    draws = 2 * torch.rand(2, 6, generator=by) - 1
+    for i in range(6):
+        pixels = x[i].numpy().astype(np.float64)
+        mean = pixels.mean()
+        factor, shift = 1 + 0.5 * float(draws[1, i]), 0.3 * 255 * float(draws[0, i])
+        expected = np.clip((pixels - mean) * factor + mean + shift, 0, 255)
+        assert np.abs(expected - changed[i].numpy()).max() <= 0.5 + 1e-3
+    assert changed.dtype == torch.uint8 and not torch.equal(changed, x)
+    assert torch.equal(geometry.theta, augment(x, Augment(0, False), by)[1].theta)
+
+
+def test_without_new_colours_no_draw_is_made():
+    plain, coloured = (torch.Generator().manual_seed(1) for _ in range(2))
+    augment(images(4, 6, 6), Augment(2, True), plain)
+    augment(images(4, 6, 6), Augment(2, True, contrast=0.1), coloured)
+    assert not torch.equal(plain.get_state(), coloured.get_state())
+    once = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        torch.randint(0, 5, (4,), generator=once)
+    torch.rand(4, generator=once)
+    assert torch.equal(plain.get_state(), once.get_state())
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast"])
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+def test_colours_out_of_range_are_refused(name, value):
+    with pytest.raises(UserError, match=f"augment.{name} is .*expected 0 to 1"):
+        Augment(**{name: value})

@@ -19,6 +19,7 @@ from rightreasons.config import (
     configurable,
     convert,
     make,
+    methods,
     plain,
     resolve,
 )
@@ -99,6 +100,8 @@ def test_dotted_overrides_reach_every_section():
         "crop": 3,
         "flip": False,
         "cut": None,
+        "brightness": 0.0,
+        "contrast": 0.0,
     }  # the preset's flip stays
     assert config["train"]["milestones"] == [1, 2] and config["train"]["replay"] is None
     assert config["memory"]["per_class"] == [4, 1]
@@ -121,7 +124,8 @@ def test_the_last_of_two_overrides_counts():
 
 def test_a_nested_override_after_null_starts_from_defaults():
     config = resolve("glyphs-small", "er", ["train.augment=null", "train.augment.crop=1"])
-    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None}
+    plain_colours = {"brightness": 0.0, "contrast": 0.0}
+    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None} | plain_colours
 
 
 @pytest.mark.parametrize(
@@ -162,6 +166,7 @@ MADE = [
     rr.RRR(profile="recommended", only_correct=True),
     rr.Evidence(weight=0.5, bias=False),
     rr.Logits(rows=3),
+    rr.Activations(rows=3),
     StreamFields([["a"], ["b"]], 3, ["a", "b"]),
     NetFields("resnet20", "stages.1"),
     Glyphs(size=20, spurious=0.5),
@@ -254,7 +259,10 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("train.clip=[1]", "train.clip is [1], expected a number or null"),
         ("train.milestones=3", "train.milestones is 3, expected a list such as [1,2]"),
         ("train.milestones=[a]", "train.milestones is 'a', expected a whole number"),
-        ("train.augment=4", "train.augment is 4, expected keys crop, flip, cut or null"),
+        (
+            "train.augment=4",
+            "train.augment is 4, expected keys crop, flip, cut, brightness, contrast or null",
+        ),
         ("train.augment.flip=7", "train.augment.flip is 7, expected true or false"),
         ("rrr.signed=yess", "rrr.signed is 'yess', expected true or false"),
         ("rrr.view=3", "rrr.view is 3, expected a word"),
@@ -414,3 +422,38 @@ def test_any_words_give_a_config_or_a_sentence(words):
         return
     assert complete(config) == config
     assert yaml.safe_load(yaml.safe_dump(config)) == config
+
+
+# --- what a learner has of its own ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learner", list(methods()))
+def test_a_learners_presets_are_of_benchmarks_and_resolve_with_every_term(learner):
+    preset = methods()[learner]
+    assert set(preset) <= {"any", *benchmarks()}
+    for benchmark in benchmarks():
+        for method in (learner, *(f"{learner}+{term}" for term in TERMS)):
+            config = resolve(benchmark, method)
+            assert complete(config) == config
+
+
+def test_a_learners_preset_goes_over_the_benchmarks_and_under_the_words():
+    assert resolve("cifar100-10", "er")["train"]["optimiser"] == "radam"
+    config = resolve("cifar100-10", "icarl", ["train.epochs=3"])
+    assert config["train"]["optimiser"] == "sgd" and config["train"]["lr"] == 2.0
+    assert config["train"]["epochs"] == 3 and config["train"]["batch"] == 128
+    assert config["net"]["name"] == "resnet32"
+    assert config["memory"] == {"size": 2000, "pick": "herding", "per_class": None}
+
+
+def test_the_learners_memory_stays_what_it_is_unless_the_config_says_so():
+    assert resolve("glyphs-small", "er")["memory"]["pick"] == "random"
+    assert resolve("glyphs-small", "bic")["memory"]["pick"] == "herding"
+    typed = resolve("glyphs-small", "bic", ["memory.pick=random"])
+    assert typed["memory"] == {"size": 60, "pick": "random", "per_class": None}
+
+
+@pytest.mark.parametrize("learner", ["finetune", "ewc", "lwf", "lwf-mc"])
+@pytest.mark.parametrize("term", sorted(TERMS))
+def test_terms_of_learners_without_replay_have_a_forward_of_their_own(learner, term):
+    assert resolve("glyphs-small", f"{learner}+{term}")[term]["view"] == "canonical"

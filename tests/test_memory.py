@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rightreasons.errors import UserError
-from rightreasons.memory import Memory, Ragged, choose, join
+from rightreasons.memory import (
+    Memory,
+    Ragged,
+    choose,
+    draw,
+    held_count,
+    held_ranks,
+    herd,
+    interleave,
+    join,
+)
 from rightreasons.randomness import generator
 
 TEN = [200, 100, 66, 50, 40, 33, 28, 25, 22, 20]
@@ -215,11 +225,12 @@ def test_an_unknown_column_suggests_the_nearest():
 def test_draws_are_different_rows_and_depend_on_the_key():
     memory = Memory(40)
     list(go_through(memory, [4], 10))
-    rows = memory.draw(16, generator(0, "replay", 1))
+    every = memory.part(held=False)
+    rows = draw(every, 16, generator(0, "replay", 1))
     assert len(set(rows.tolist())) == 16 and int(rows.min()) >= 0 and int(rows.max()) < 40
-    assert torch.equal(rows, memory.draw(16, generator(0, "replay", 1)))
-    assert not torch.equal(rows, memory.draw(16, generator(0, "replay", 2)))
-    assert sorted(memory.draw(99, generator(0, "replay", 1)).tolist()) == list(range(40))
+    assert torch.equal(rows, draw(every, 16, generator(0, "replay", 1)))
+    assert not torch.equal(rows, draw(every, 16, generator(0, "replay", 2)))
+    assert sorted(draw(every, 99, generator(0, "replay", 1)).tolist()) == list(range(40))
 
 
 def test_bytes_are_those_that_are_stored():
@@ -341,3 +352,71 @@ def test_every_image_has_the_same_chance():
     # 400 draws of 3 out of 10: mean 120, deviation 9.2
     assert int(counts.sum()) == 1200
     assert counts.min() > 75 and counts.max() < 165
+
+
+# --- rows that are held out ----------------------------------------------------------------------
+
+
+def test_how_many_rows_of_a_class_are_held_out():
+    """A tenth, rounded up; of two rows one, of one none: something must be left to train on."""
+    assert [held_count(q, 0.1) for q in (1, 2, 10, 11, 12, 20, 21, 22, 200)] == [
+        *(0, 1, 1, 1, 2, 2, 2, 3, 20),
+    ]
+    assert [held_count(q, 0.5) for q in (1, 2, 3, 4, 5, 20)] == [0, 1, 1, 2, 2, 10]
+    assert [held_count(q, 0.99) for q in (1, 2, 3, 100)] == [0, 1, 2, 99]
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.99))
+@settings(max_examples=100, deadline=None)
+def test_every_beginning_of_a_class_has_its_share_of_held_out_rows(quota, share):
+    ranks = held_ranks(quota, share).tolist()
+    assert len(ranks) == quota
+    for q in range(1, quota + 1):
+        assert sum(ranks[:q]) == held_count(q, share) < q
+        assert q < 2 or sum(ranks[:q]) >= 1
+
+
+@given(
+    st.lists(st.integers(2, 25), min_size=1, max_size=4),
+    st.integers(2, 20),
+    st.sampled_from([0.1, 0.25, 0.5]),
+    st.integers(0, 100),
+)
+@settings(max_examples=60, deadline=None)
+def test_interleaved_rows_keep_both_orders_and_the_share_through_shrinking(
+    sizes, quota, share, seed
+):
+    y = torch.cat([torch.full((size,), c) for c, size in enumerate(sizes)])
+    y = y[torch.randperm(len(y), generator=generator(seed, "data"))]
+    held = choose(y, held_count(min(quota, *sizes), share), generator(seed, "held"))
+    rest = torch.tensor([i for i in range(len(y)) if i not in set(held.tolist())])
+    z = torch.randn(len(rest), 3, generator=generator(seed, "noise"))
+    kept = rest[herd(z, y[rest], quota)]
+    both = interleave(kept, held, y, quota, share)
+    assert len(set(both.tolist())) == len(both)
+    assert y[both].tolist() == sorted(y[both].tolist())
+    for c, size in enumerate(sizes):
+        mine = both[y[both] == c].tolist()
+        assert len(mine) <= min(quota, size)
+        out = [i in set(held.tolist()) for i in mine]
+        for part, order in ((True, held), (False, kept)):  # each in its own order, from its start
+            own = [i for i, o in zip(mine, out, strict=True) if o == part]
+            assert own == order[y[order] == c].tolist()[: len(own)]
+        if size >= quota and held_count(min(quota, *sizes), share) == held_count(quota, share):
+            assert len(mine) == quota
+            for q in range(1, quota + 1):  # a smaller quota keeps the first rows
+                assert sum(out[:q]) == held_count(q, share)
+
+
+def test_rows_of_either_part():
+    memory = Memory(6)
+    assert memory.part(held=True).tolist() == memory.part(held=False).tolist() == []
+    memory.add(columns([0, 1, 2, 3], [0, 0, 1, 1], 0))
+    assert memory.part(held=True).tolist() == [] and memory.part(held=False).tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    memory.replace({"held": torch.tensor([False, True, True, False])})
+    assert memory.part(held=True).tolist() == [1, 2] and memory.part(held=False).tolist() == [0, 3]

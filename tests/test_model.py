@@ -204,7 +204,7 @@ def test_bad_input_is_refused_in_one_sentence(pictures, known, tmp_path):
 
 def test_images_are_read_upright_in_rgb(tmp_path):
     """Grey, transparent and rotated by EXIF: all become the same upright square."""
-    from rightreasons.data.folder import read
+    from rightreasons.data.image import read
 
     upright = np.zeros((20, 20), np.uint8)
     upright[:10] = 255  # bright above

@@ -151,3 +151,19 @@ def test_evidence_needs_a_pooled_linear_head():
     net.grow(2)
     with pytest.raises(rr.UserError, match="global average pooling"):
         rr.evidence(net, torch.randn(1, 3, 32, 32))
+
+
+def test_itamls_net_has_its_size_map_pooling_and_head():
+    net = rr.net("rps-small")
+    net.grow(100)
+    assert sum(p.numel() for p in net.parameters()) == pytest.approx(1.25e6, rel=0.01)
+    assert net.head.bias is None and not net.pooled_linear
+    with torch.no_grad():
+        out = net.eval()(torch.randn(2, 3, 32, 32), taps=("last_block",))
+    h = out.maps["last_block"]
+    assert h.shape == (2, 170, 8, 8)
+    for i in range(2):
+        for k in range(0, 170, 17):  # the generalised mean, literally
+            cells = [max(float(v), 1e-6) ** 3 for v in h[i, k].flatten()]
+            expected = (sum(cells) / len(cells)) ** (1 / 3)
+            assert float(out.z[i, k]) == pytest.approx(expected, rel=1e-4)

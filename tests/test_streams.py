@@ -297,3 +297,29 @@ def test_classes_are_drawn_inside_a_pool():
     assert set(drawn.class_names) <= set(pool) and len(drawn.class_names) == 6
     with pytest.raises(rr.UserError, match="class of the pool"):
         rr.stream("glyphs", 1, among=["latin-AA"], train=1, test=1, size=16)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 50), st.floats(0.1, 0.9))
+def test_validation_tests_on_a_share_of_each_class_and_trains_on_the_rest(sizes, seed, share):
+    labels = [f"class {c}" for c, size in enumerate(sizes) for _ in range(size)]
+    test = arrays(sorted(set(labels)), offset=200)
+    kept = [round(size * share) for size in sizes]  # both round a half to even
+    make = lambda: rr.stream(arrays(labels), len(sizes), test=test, validation=share, seed=seed)  # noqa: E731
+    if not all(0 < k < size for k, size in zip(kept, sizes, strict=True)):
+        with pytest.raises(UserError, match="has no (train|test) image"):
+            make()
+        return
+    made = make()
+    for task, size, count in zip(made, sizes, kept, strict=True):
+        assert (len(task.train), len(task.test)) == (size - count, count)
+        assert not set(numbers(task.train)) & set(numbers(task.test))
+        assert max(numbers(task.test)) < 200, "the test images are left alone"
+    assert [numbers(t.test) for t in made] == [numbers(t.test) for t in make()]
+
+
+def test_a_share_that_is_none_is_refused():
+    from rightreasons.config import resolve
+
+    with pytest.raises(UserError, match=r"stream.validation is 1.0, expected a share such as 0.2"):
+        resolve("glyphs-small", "er", ["stream.validation=1.0"])

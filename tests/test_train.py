@@ -68,7 +68,7 @@ def test_learning_rate_falls_at_milestones():
     places = []
     for epoch in range(4):
         before = parameter.item()
-        update(epoch, parameter.sum())
+        update((0, "main", epoch, 0), parameter.sum())
         places.append(before - parameter.item())
     assert places == pytest.approx([1.0, 0.1, 0.1, 0.01])
 
@@ -77,7 +77,7 @@ def test_learning_rate_falls_at_milestones():
 def test_clipping_bounds_the_step(name):
     parameter = torch.nn.Parameter(torch.zeros(3))
     update = updater([parameter], rr.Train(optimiser=name, lr=0.1, clip=1e-3))
-    update(0, 1e6 * parameter.sum())
+    update((0, "main", 0, 0), 1e6 * parameter.sum())
     assert parameter.grad.norm() == pytest.approx(1e-3, rel=1e-3)
 
 
@@ -124,8 +124,10 @@ def test_records_add_up(tiny_stream, tiny_net, tiny_train):
     assert known.lengths.tolist() == [2] * 4 + [4] * 4 + [6] * 4
     assert known.values.nbytes == sum(known.lengths.tolist()) * 4 * 4 * 2
     assert result.seen[-1] == pytest.approx(np.mean(result.R[-1]))
-    assert set(result.matrices) == {"class", "task", "pointing", "pointing_task"}
+    assert set(result.matrices) == {"class", "task", "top5", "pointing", "pointing_task"}
     assert (result.matrices["task"][-1] >= result.R[-1]).all()
+    assert (result.matrices["top5"][:2, :1] == 1).all()  # four classes are among the best five
+    assert (result.matrices["top5"][-1] >= result.R[-1]).all()
     counts = result.outcomes()
     total = counts.tp + counts.fp + counts.fn + counts.tn
     assert total[-1].tolist() == last["pointing"]["images"] == [8, 8, 8]

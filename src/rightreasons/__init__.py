@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Activations": "terms",
     "Augment": "augment",
+    "BiC": "learners.bic",
+    "EEIL": "learners.eeil",
     "ER": "learners.er",
+    "EWC": "learners.ewc",
     "Evidence": "terms",
     "Finetune": "learners.finetune",
+    "ICaRL": "learners.icarl",
     "Joint": "learners.joint",
     "Learner": "learners.base",
     "Logits": "terms",
+    "LwF": "learners.lwf",
+    "LwFMC": "learners.lwf",
     "Memory": "memory",
     "Model": "model",
     "Net": "nets.net",
@@ -45,7 +52,11 @@ _HOME = {
     "storage": "accounting",
     "load": "model",
     "net": "nets",
+    "plot_curves": "reports.plots",
+    "plot_evolution": "reports.plots",
+    "report": "reports.write",
     "stream": "streams",
+    "table": "reports.notebook",
 }
 
 __all__ = sorted([*_HOME, "__version__"])
@@ -64,9 +75,15 @@ if TYPE_CHECKING:
     from rightreasons.explainers import integrated_gradients as integrated_gradients
     from rightreasons.explainers import smoothgrad as smoothgrad
     from rightreasons.learners.base import Learner as Learner
+    from rightreasons.learners.bic import BiC as BiC
+    from rightreasons.learners.eeil import EEIL as EEIL
     from rightreasons.learners.er import ER as ER
+    from rightreasons.learners.ewc import EWC as EWC
     from rightreasons.learners.finetune import Finetune as Finetune
+    from rightreasons.learners.icarl import ICaRL as ICaRL
     from rightreasons.learners.joint import Joint as Joint
+    from rightreasons.learners.lwf import LwF as LwF
+    from rightreasons.learners.lwf import LwFMC as LwFMC
     from rightreasons.memory import Memory as Memory
     from rightreasons.model import Model as Model
     from rightreasons.model import extend as extend
@@ -74,11 +91,16 @@ if TYPE_CHECKING:
     from rightreasons.nets import net as net
     from rightreasons.nets.net import Net as Net
     from rightreasons.optimise import Train as Train
+    from rightreasons.reports.notebook import table as table
+    from rightreasons.reports.plots import plot_curves as plot_curves
+    from rightreasons.reports.plots import plot_evolution as plot_evolution
+    from rightreasons.reports.write import report as report
     from rightreasons.result import Result as Result
     from rightreasons.sanitycheck import sanity as sanity
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream
     from rightreasons.terms import RRR as RRR
+    from rightreasons.terms import Activations as Activations
     from rightreasons.terms import Evidence as Evidence
     from rightreasons.terms import Logits as Logits
     from rightreasons.terms import Term as Term

@@ -1,4 +1,4 @@
-"""Batched crop and flip on uint8 images; both return the geometry they used."""
+"""Batched crop, flip, brightness and contrast on uint8 images, with the geometry that was used."""
 
 from __future__ import annotations
 
@@ -21,12 +21,19 @@ class Augment:
     flip: bool = True
     cut: int | None = None
     """side of the window, the image's own by default; what is not augmented is cut in the middle"""
+    brightness: float = 0.0
+    """largest shift of all pixels, as a share of white"""
+    contrast: float = 0.0
+    """largest change of the distance of pixels from the image's mean, as a share of it"""
 
     def __post_init__(self) -> None:
         if self.crop < 0:
             raise UserError(f"augment.crop is {self.crop}, expected 0 or more pixels")
         if self.cut is not None and self.cut < 1:
             raise UserError(f"augment.cut is {self.cut}, expected at least 1 pixel")
+        for name in ("brightness", "contrast"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"augment.{name} is {getattr(self, name)}, expected 0 to 1")
 
 
 def middle(x: Tensor, cut: int | None) -> Tensor:
@@ -68,7 +75,18 @@ def augment(x: Tensor, how: Augment, generator: torch.Generator) -> tuple[Tensor
     theta[:, 1, 1] = 1
     theta[:, 0, 2] = 2 * (right - how.crop - left) / width
     theta[:, 1, 2] = 2 * (down - how.crop - top) / height
+    if how.brightness or how.contrast:
+        moved = recolour(moved, how, generator)
     return moved, Geometry(theta)
+
+
+def recolour(x: Tensor, how: Augment, generator: torch.Generator) -> Tensor:
+    """Another brightness and contrast for each image, uint8 in and out."""
+    draws = (2 * torch.rand(2, len(x), generator=generator) - 1).to(x.device)  # in -1..1
+    shift, factor = draws[0] * how.brightness * 255, 1 + draws[1] * how.contrast
+    mean = x.float().mean((1, 2, 3), keepdim=True)
+    changed = (x - mean) * factor.view(-1, 1, 1, 1) + mean + shift.view(-1, 1, 1, 1)
+    return changed.round().clamp(0, 255).to(torch.uint8)
 
 
 def follow(maps: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,9 @@ app = App(
 
 
 Data = Annotated[Path | None, Parameter(help=DATA)]
+SkipBad = Annotated[
+    bool, Parameter(negative="", help="Leave out image files that cannot be read, and count them.")
+]
 
 
 @app.command
@@ -32,7 +35,8 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """Experience replay alone, with explanation replay and with evidence replay, on glyphs.
 
     Trains er, er+rrr and er+evidence on the embedded data set glyphs-small, matched, two runs at a
-    time, about three minutes on two cores; prints what came out and leaves the runs in a folder.
+    time, about three minutes on two cores; prints what came out, leaves the runs in a folder and
+    writes their page, as rrr report does.
 
     Example: rrr demo
 
@@ -47,6 +51,7 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
     # from seed 5 on: the benchmark's settings were chosen while looking at seeds 0 to 4
     compare("glyphs-small", ["er", "er+rrr", "er+evidence"], ["seed=5"], seeds=seeds, out=out)
+    _write_report([out], None, paper=False, tensorboard=False)
 
 
 @app.command
@@ -57,6 +62,7 @@ def run(
     out: Path | None = None,
     seeds: int = 1,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train one method on one benchmark; a folder that holds the run's beginning is gone on with.
 
@@ -78,7 +84,7 @@ def run(
     from rightreasons.sweep import run_seeds
 
     _place(data)
-    run_seeds(benchmark, method, overrides, out, seeds)
+    run_seeds(benchmark, method, _words(overrides, skip_bad), out, seeds)
 
 
 @app.command
@@ -91,6 +97,7 @@ def compare(
     table: Path | None = None,
     share: bool = True,
     data: Data = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train several methods on one benchmark, matched, two runs at a time with one thread each.
 
@@ -119,7 +126,8 @@ def compare(
     from rightreasons import sweep
 
     _place(data)
-    sweep.compare(benchmark, methods.split(","), overrides, seeds, out, share, table)
+    words = _words(overrides, skip_bad)
+    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table)
 
 
 @app.command
@@ -203,12 +211,66 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     extend_run(run, folder, out)
 
 
+@app.command
+def report(
+    *runs: Path,
+    out: Path | None = None,
+    paper: bool = False,
+    follow: bool = False,
+    tensorboard: bool = False,
+) -> None:
+    """Write one page of all runs below a folder: curves, maps over tasks, pointing game, costs.
+
+    The page needs no network; tables (Markdown, LaTeX, CSV) and figures (SVG, PNG) lie beside it.
+
+    Example: rrr report runs
+
+    Parameters
+    ----------
+    runs
+        Folders that rrr run or rrr compare wrote, such as runs or runs/glyphs-small.
+    out
+        The page, such as report.html, or a folder for it (default: RUNS/report).
+    paper
+        Set the paper's numbers beside ours, with what is different in the protocol.
+    follow
+        Say how far the runs are and write the page anew as tasks end, until all have ended.
+    tensorboard
+        Also write TensorBoard events, in the folder tensorboard beside the page.
+    """
+    if follow:
+        from rightreasons.reports.write import follow as follow_runs
+
+        follow_runs(runs, out, paper, tensorboard)
+    else:
+        _write_report(list(runs), out, paper, tensorboard)
+
+
+def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: bool) -> None:
+    from rightreasons.reports import charts, write
+
+    target = write.report(runs, out, paper=paper, tensorboard=tensorboard)
+    if not charts.available():
+        print(charts.MISSING)
+    print(f"page: {target}; tables and figures beside it; open it with a browser")
+
+
 @app.command(name="list")
-def list_() -> None:
+def list_(*, paper: bool = False) -> None:
     """Name benchmarks, learners, terms, explainers, nets and data sources.
 
     Example: rrr list
+
+    Parameters
+    ----------
+    paper
+        Instead print the paper's tables, each row with the command that reproduces it.
     """
+    if paper:
+        from rightreasons.paper import listing as paper_listing
+
+        print("\n".join(paper_listing()))
+        return
     from rightreasons.show import listing
 
     listing()
@@ -235,7 +297,7 @@ app.command(data_app)
 
 
 @data_app.command(name="check")
-def data_check(path: Path) -> None:
+def data_check(path: Path, *, classes: str = "") -> None:
     """Is a data set complete and readable? Counts, what is missing, and what to do about it.
 
     Example: rrr data check datasets
@@ -244,13 +306,20 @@ def data_check(path: Path) -> None:
     ----------
     path
         A data set's folder, class folders, or the folder above several data sets.
+    classes
+        A file with one class name a line: read only these of the class folders; imagenet100.txt,
+        the list of imagenet100-10, ships.
     """
     from rightreasons.data.check import check
 
-    report = check(str(path))
+    report = check(str(path), classes)
     print("\n".join(report.lines))
     if not report.passed:
         sys.exit(2)
+
+
+def _words(overrides: tuple[str, ...], skip_bad: bool) -> list[str]:
+    return [*overrides, *(["data.skip_bad=true"] if skip_bad else [])]
 
 
 def _place(data: Path | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,10 +37,14 @@ class StreamFields:
     """draw the classes from this pool of `pools`"""
     pools: dict[str, Any] = field(default_factory=dict)
     """named lists of classes: what is tuned on one is reported on another"""
+    validation: float = 0.0
+    """test on this share of the train images, which then do not train: to tune without test data"""
 
     def __post_init__(self) -> None:
         if self.pool is not None and self.pool not in self.pools:
             raise unknown("stream.pool", self.pool, self.pools)
+        if not 0 <= self.validation < 1:
+            raise UserError(f"stream.validation is {self.validation}, expected a share such as 0.2")
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,17 @@ class NetFields:
 
 def benchmarks() -> dict[str, dict[str, Any]]:
     """The benchmarks that ship, by name."""
-    folder = resources.files("rightreasons") / "presets" / "benchmarks"
+    return copy.deepcopy(_presets("benchmarks"))
+
+
+def methods() -> dict[str, dict[str, Any]]:
+    """What a learner has of its own, by learner and benchmark; ``any`` holds for all of them."""
+    return copy.deepcopy(_presets("methods"))
+
+
+@cache
+def _presets(kind: str) -> dict[str, dict[str, Any]]:
+    folder = resources.files("rightreasons") / "presets" / kind
     found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
     return {name: yaml.safe_load(found[name].read_text("utf-8")) for name in sorted(found)}
 
@@ -67,7 +83,7 @@ def benchmarks() -> dict[str, dict[str, Any]]:
 def resolve(
     benchmark: str, method: str, overrides: Sequence[str] = (), seed: int = 0
 ) -> dict[str, Any]:
-    """The complete config of a run: the benchmark's, then overrides, then defaults.
+    """The complete config of a run: the benchmark's, the learner's, overrides, then defaults.
 
     A folder of class folders is a benchmark too.
     """
@@ -78,10 +94,11 @@ def resolve(
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
     learner, terms = split_method(method)
-    preset = {k: v for k, v in known[benchmark].items() if k != "about"}
+    own = methods().get(learner, {})
+    layers = [known[benchmark], own.get("any", {}), own.get(benchmark, {})]
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
-        config[section] = dict(preset.get(section) or {})
+        config[section] = {k: v for layer in layers for k, v in (layer.get(section) or {}).items()}
     for word in sorted(overrides, key=lambda word: word.partition("=")[0] not in RESETS):
         _override(config, word)
     return complete(config)
@@ -162,8 +179,11 @@ def learner_of(config: Mapping[str, Any]) -> Any:
     from rightreasons.memory import Memory
 
     learner, terms = split_method(config["method"])
-    memory = make(Memory, config.get("memory"), "memory")
     kind = find("method", LEARNERS, learner)
+    given = config.get("memory")
+    if given is None or isinstance(given, Mapping):  # what it does not say is the learner's default
+        given = plain(kind().memory) | dict(given or {})
+    memory = make(Memory, given, "memory")
     made = make(kind, config.get(learner), learner, memory=memory, terms=())
     for term in terms:
         made = made + make(find("term", TERMS, term), config.get(term), term)
@@ -203,6 +223,7 @@ class Parts:
             order=s.order,
             among=among,
             shots=s.shots,
+            validation=s.validation,
             seed=self.seed,
         )
         n = self.net
@@ -261,6 +282,11 @@ def check_types(owner: Any, where: str, skip: tuple[str, ...] = ()) -> None:
         if f.name not in skip:
             value = convert(getattr(owner, f.name), hints[f.name], f"{where}.{f.name}")
             object.__setattr__(owner, f.name, value)
+
+
+def check_choice(owner: Any, name: str, choices: tuple[str, ...]) -> None:
+    if getattr(owner, name) not in choices:
+        raise unknown(f"{owner.name}.{name}", getattr(owner, name), choices)
 
 
 def configurable(kind: Any) -> list[Any]:

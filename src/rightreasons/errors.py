@@ -10,6 +10,10 @@ class UserError(ValueError):
     """Bad input. The command line prints it without a traceback and exits with code 2."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used, and that its user should know something about."""
+
+
 def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
     """The error for a name that is not among the choices, with the nearest one suggested."""
     known = list(choices)

@@ -1,4 +1,4 @@
-"""Feed: which images a step sees, augmented and normalised, on the device."""
+"""Feed: which images a step sees, augmented and normalised, on the device; Look: all of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import Augment, augment, middle
-from rightreasons.memory import Column, Memory, Ragged
+from rightreasons.memory import Column, Memory, Ragged, choose, draw, held_count
+from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream
-from rightreasons.types import Batch, Images, Stage, Task
+from rightreasons.types import Batch, Images, Stage, Task, Where
 
-Where = tuple[int | str, ...]  # task, stage, epoch, step: the key of a draw
+CHUNK = 256  # images a forward that trains nothing
 
 
 class Feed:
@@ -27,24 +28,60 @@ class Feed:
         seed: int,
         device: torch.device,
         cut: int | None = None,
+        held_out: float = 0.0,
     ) -> None:
         self.stream, self.memory, self.seed, self.device = stream, memory, seed, device
-        self.cut = cut
+        self.cut, self.held_out = cut, held_out
         self.task_of = stream.task_of
         self.mean = stream.mean.view(3, 1, 1).to(device)
         self.std = stream.std.view(3, 1, 1).to(device)
 
-    def pool(self, task: Task, stage: Stage) -> Images:
-        """The images of a stage."""
-        if not stage.pool.past:
+    def pool(self, task: Task, stage: Stage, balanced: Tensor | None = None) -> Images:
+        """The new images of a stage; ``balanced`` are the places of those that it may use."""
+        if stage.pool.past:
+            first, *rest = (t.train for t in self.stream[: task.index + 1])
+            return first.join(*rest)
+        if balanced is not None:
+            return task.train.subset(balanced)
+        if not self.held_out:
             return task.train
-        first, *rest = (t.train for t in self.stream[: task.index + 1])
-        return first.join(*rest)
+        rest_, held = self.parts(task)
+        return task.train.subset(held if stage.pool.held else rest_)
 
-    def batches(self, task: Task, stage: Stage, train: Train, epoch: int) -> Iterator[Batch]:
+    def parts(self, task: Task) -> tuple[Tensor, Tensor]:
+        """Places of the new images that train, and of those that are held out: as many a class as
+        of the rows of a class that the memory keeps."""
+        y = task.train.y
+        held = choose(y, self.held_count(task), generator(self.seed, "held", task.index))
+        rest = torch.ones(len(y), dtype=torch.bool)
+        rest[held] = False
+        return rest.nonzero().flatten(), held
+
+    def held_count(self, task: Task) -> int:
+        """Held-out images of each new class."""
+        if not self.held_out:
+            return 0
+        smallest = int(torch.bincount(task.train.y)[list(task.classes)].min())
+        kept = self.memory.quota(task.classes[0] or task.seen, first=task.index == 0)
+        return held_count(min(kept, smallest), self.held_out)
+
+    def count(self, task: Task, stage: Stage) -> int:
+        """About how many images an epoch has, before the memory is there to be counted."""
+        old = task.classes[0]
+        kept = self.memory.quota(old, first=False) if old and stage.pool.mix != "none" else 0
+        new = len(self.pool(task, stage))
+        if stage.pool.balance:
+            new = min(new, kept * len(task.classes))
+        share = self.held_out if stage.pool.held else 1 - self.held_out
+        return new + int(kept * old * share if stage.pool.mix == "concat" else 0)
+
+    def batches(
+        self, task: Task, stage: Stage, train: Train, epoch: int, balanced: Tensor | None = None
+    ) -> Iterator[Batch]:
         """One epoch: new images and, as the stage mixes them, rows of memory."""
-        images = self.pool(task, stage)
-        new, old = len(images), len(self.memory) if stage.pool.mix != "none" else 0
+        images = self.pool(task, stage, balanced)
+        mixed = self.memory.part(stage.pool.held)[: None if stage.pool.mix != "none" else 0]
+        new, old = len(images), len(mixed)
         where = (task.index, stage.name, epoch)
         together = stage.pool.mix == "concat"
         order = torch.randperm(
@@ -53,10 +90,10 @@ class Feed:
         rows = torch.zeros(0, dtype=torch.int64)
         for step, index in enumerate(_split(order, train.batch)):
             if together:
-                index, rows = index[index < new], index[index >= new] - new
+                index, rows = index[index < new], mixed[index[index >= new] - new]
             elif old:
-                draw = generator(self.seed, "replay", *where, step)
-                rows = self.memory.draw(train.replay or train.batch, draw)
+                by = generator(self.seed, "replay", *where, step)
+                rows = draw(mixed, train.replay or train.batch, by)
             assert train.augment is not None
             yield self._mixed(images, index, rows, train.augment, (*where, step))
 
@@ -88,8 +125,11 @@ class Feed:
 
     def explained(self, count: int, where: Where, how: Augment | None) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""
-        rows = self.memory.draw(count, generator(self.seed, "explain", *where))
-        return self.remembered(rows, where, how)
+        return self.remembered(self.explainable(count, where), where, how)
+
+    def explainable(self, count: int, where: Where) -> Tensor:
+        """Rows for a term: of those that are not held out."""
+        return draw(self.memory.part(held=False), count, generator(self.seed, "explain", *where))
 
     def remembered(self, rows: Tensor, where: Where = (), how: Augment | None = None) -> Batch:
         x, y = self.memory.tensor("x")[rows], self.memory.tensor("y")[rows]
@@ -101,6 +141,38 @@ class Feed:
         """What memory keeps beside these rows, on the device."""
         columns = self.memory.take(rows.cpu())
         return {name: move(column, self.device) for name, column in columns.items()}
+
+
+class Look:
+    """What a learner may look at when a task ends: images as they are, by the net as it is."""
+
+    def __init__(self, feed: Feed, net: Net, task: Task, fresh: Tensor | None = None) -> None:
+        self._feed, self._net, self._task = feed, net, task
+        self._fresh = (
+            fresh  # (n,D) embeddings of the last n rows of memory, which are known already
+        )
+
+    def images(self, size: int = CHUNK) -> Iterator[Batch]:
+        """All new images."""
+        images = self._task.train
+        for index in torch.split(torch.arange(len(images)), size):
+            row = torch.full_like(index, -1)
+            yield self._feed.canonical(images.pixels(index), images.y[index], row)
+
+    @torch.no_grad()
+    def embeddings(self, flip: bool = False) -> Tensor:
+        """(rows,D) of all rows of memory, or of their mirror images."""
+        known = [] if flip or self._fresh is None else [self._fresh]
+        rows = torch.arange(len(self._feed.memory) - sum(map(len, known)))
+        parts = []
+        for part in torch.split(rows, CHUNK) if len(rows) else ():  # not every net takes no image
+            x = self._feed.remembered(part).x
+            parts.append(self._net(x.flip(-1) if flip else x).z)
+        return torch.cat([*parts, *known])
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """For a learner's own draws."""
+        return generator(self._feed.seed, "learner", purpose, self._task.index)
 
 
 def move(column: Column, device: torch.device) -> Column:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 
-PICKS = ("random",)
+PICKS = ("random", "herding")
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Ragged:
 Column: TypeAlias = Tensor | Ragged
 
 
-def _take(column: Column, rows: Tensor) -> Column:
+def take(column: Column, rows: Tensor) -> Column:
     return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
@@ -81,6 +83,7 @@ class Memory:
 
     size: int = 200
     pick: str = "random"
+    """random, or herding: images whose mean embedding stays near that of their class"""
     per_class: int | tuple[int, int] | None = None
     columns_: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
@@ -116,7 +119,7 @@ class Memory:
 
     def take(self, rows: Tensor) -> dict[str, Column]:
         """Some rows of every column, pixels excepted."""
-        return {name: _take(c, rows) for name, c in self.columns_.items() if name != "x"}
+        return {name: take(c, rows) for name, c in self.columns_.items() if name != "x"}
 
     def quota(self, classes: int, first: bool = True) -> int:
         """Rows a class when so many classes were seen; ``first``: it is of the first task."""
@@ -138,8 +141,8 @@ class Memory:
         quotas = torch.where(
             self.tensor("task") == 0, self.quota(classes, True), self.quota(classes, False)
         )
-        kept = (_rank(self.tensor("y")) < quotas).nonzero().flatten()
-        self.columns_ = {name: _take(c, kept) for name, c in self.columns_.items()}
+        kept = (ranks(self.tensor("y")) < quotas).nonzero().flatten()
+        self.columns_ = {name: take(c, kept) for name, c in self.columns_.items()}
 
     def add(self, columns: Mapping[str, Column]) -> None:
         """Append rows; they bring the same columns as the rows that are there."""
@@ -155,9 +158,11 @@ class Memory:
         """New values for columns of the rows that are there."""
         self.columns_ = self.columns_ | dict(columns)
 
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Different rows at random, all of them if there are no more."""
-        return torch.randperm(len(self), generator=generator)[:rows].to(self.tensor("y").device)
+    def part(self, held: bool) -> Tensor:
+        """Places of the rows that a learner holds out, or of all others."""
+        if "held" not in self.columns_:
+            return torch.arange(0 if held else len(self))
+        return (self.tensor("held") == held).nonzero().flatten()
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of each column, as stored."""
@@ -167,7 +172,7 @@ class Memory:
         }
 
 
-def _rank(y: Tensor) -> Tensor:
+def ranks(y: Tensor) -> Tensor:
     """The place of each row among the rows of its class: 0 for the first of each."""
     order = y.argsort(stable=True)
     counts = torch.bincount(y)
@@ -177,8 +182,66 @@ def _rank(y: Tensor) -> Tensor:
     return rank
 
 
+def draw(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Different ones of these rows at random, all of them if there are no more."""
+    return rows[torch.randperm(len(rows), generator=generator)[:count]]
+
+
 def choose(y: Tensor, quota: int, generator: torch.Generator) -> Tensor:
     """Places of ``quota`` random images of each class, classes in order, in the order picked."""
     shuffled = torch.randperm(len(y), generator=generator).to(y.device)
-    chosen = shuffled[_rank(y[shuffled]) < quota]
+    chosen = shuffled[ranks(y[shuffled]) < quota]
     return chosen[y[chosen].argsort(stable=True)]
+
+
+def herd(z: Tensor, y: Tensor, quota: int) -> Tensor:
+    """Herding (Welling 2009; iCaRL, algorithm 4), for all classes at once; places like `choose`.
+
+    With embeddings ``phi`` of length one and their class mean ``mu`` the k-th pick is
+    ``argmin_x || mu - (phi(x) + sum_j<k phi(p_j)) / k ||`` over the images not yet picked.
+    """
+    classes, count = torch.unique(y, return_counts=True)
+    order = y.argsort(stable=True)  # class by class
+    place = torch.full((len(classes), int(count.max())), -1, device=y.device)  # (C,n), -1 pads
+    real = torch.arange(place.shape[1], device=y.device) < count[:, None]
+    place[real] = order
+    phi = F.normalize(z.double(), dim=1)[place] * real[:, :, None]  # (C,n,D)
+    mu = phi.sum(1) / count[:, None]  # (C,D)
+    size = phi.square().sum(2).masked_fill(~real, math.inf)  # (C,n), infinite once picked
+    total = torch.zeros_like(mu)
+    picks: list[Tensor] = []
+    every = torch.arange(len(classes), device=y.device)
+    for k in range(1, min(quota, place.shape[1]) + 1):
+        rest = k * mu - total  # || rest - phi ||^2 without its constant:
+        best = (size - 2 * torch.einsum("cnd,cd->cn", phi, rest)).argmin(1)  # (C,)
+        picks.append(place[every, best].where(count >= k, -1))
+        total = total + phi[every, best] * (count >= k)[:, None]
+        size[every, best] = math.inf
+    chosen = torch.stack(picks, 1).flatten()
+    return chosen[chosen >= 0]
+
+
+def held_count(quota: int, share: float) -> int:
+    """How many rows of a class are held out: at least one of two."""
+    return math.ceil((quota - 1) * share - 1e-9)
+
+
+def held_ranks(quota: int, share: float) -> Tensor:
+    """(quota,) which rows of a class are held out; of its first q rows `held_count(q)` are."""
+    counts = [max(0, held_count(q, share)) for q in range(quota + 1)]
+    return torch.tensor(counts).diff() > 0
+
+
+def interleave(kept: Tensor, held: Tensor, y: Tensor, quota: int, share: float) -> Tensor:
+    """Places of both, class by class, so that a smaller quota keeps the share of held-out ones.
+
+    ``kept`` and ``held`` are places in ``y``, each in the order in which it is to be kept.
+    """
+    is_held = held_ranks(quota, share)
+    parts, at = [], []
+    for places, those in ((kept, ~is_held), (held, is_held)):
+        free, rank = those.nonzero().flatten(), ranks(y[places])
+        parts.append(places[rank < len(free)])
+        at.append(free[rank[rank < len(free)]])
+    both = torch.cat(parts)
+    return both[(y[both] * quota + torch.cat(at)).argsort()]

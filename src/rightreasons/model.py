@@ -17,7 +17,8 @@ from torch import Tensor
 from rightreasons.augment import middle
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
-from rightreasons.data.folder import Folder, read_all
+from rightreasons.data.folder import Folder
+from rightreasons.data.splits import read_all
 from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
 from rightreasons.learners.base import Learner

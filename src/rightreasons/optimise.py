@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +15,11 @@ from rightreasons.augment import Augment
 from rightreasons.config import check_types, make
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
-from rightreasons.types import Stage, Task
+from rightreasons.randomness import generator
+from rightreasons.types import Stage, Task, Where
 
 OPTIMISERS = ("radam", "sgd", "adamw")
-Update = Callable[[int, Tensor], None]  # of an epoch and a loss
+Update = Callable[[Where, Tensor], None]  # of a step's place and its loss
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Train:
     """BatchNorm by its running statistics from the second task on"""
     clip: float | None = None
     """largest norm of the gradient"""
+    noise: float = 0.0
+    """standard deviation of noise on the gradient, times (1 + epoch)^-0.55 (EEIL: 0.3)"""
     augment: Augment | None = None
     """by default a crop of 4 pixels, and a flip if the data allows it"""
     later: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +64,7 @@ class Train:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"train.{name} is {value}, expected a number above 0")
-        for name, below in (("momentum", 1.0), ("weight_decay", math.inf)):
+        for name, below in (("momentum", 1.0), ("weight_decay", math.inf), ("noise", math.inf)):
             value = getattr(self, name)
             if not 0 <= value < below:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
@@ -74,27 +78,42 @@ class Train:
         return replace(self, **{**changed, **stage.train, "later": {}})
 
 
-def trainable(net: Net, which: str) -> list[nn.Parameter]:
-    """The parameters of a stage."""
-    choices = {"all": net, "head": net.head}
-    if which not in choices:
-        raise unknown("stage.params", which, choices)
-    return list(choices[which].parameters())
+@contextmanager
+def training(net: Net, parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Only these parameters need a gradient, inside; a learner's own are among them or not."""
+    chosen = {id(p) for p in parameters}
+    switched = [p for p in net.parameters() if id(p) not in chosen and p.requires_grad]
+    own = [p for p in parameters if not p.requires_grad]
+    for p in (*switched, *own):
+        p.requires_grad_(not p.requires_grad)
+    try:
+        yield
+    finally:
+        for p in (*switched, *own):
+            p.requires_grad_(not p.requires_grad)
 
 
-def updater(parameters: list[nn.Parameter], train: Train, lr: float | None = None) -> Update:
+def updater(
+    parameters: Sequence[Tensor], train: Train, lr: float | None = None, seed: int = 0
+) -> Update:
     """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
 
     ``lr`` replaces the run's learning rate and schedule by a constant one.
     """
+    parameters = list(parameters)
     optimiser = make_optimiser(parameters, train, lr or train.lr)
 
-    def update(epoch: int, loss: Tensor) -> None:
+    def update(where: Where, loss: Tensor) -> None:
+        epoch = int(where[2])
         passed = 0 if lr else sum(epoch >= milestone for milestone in train.milestones)
         for group in optimiser.param_groups:
             group["lr"] = (lr or train.lr) * train.gamma**passed
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if train.noise:
+            add_noise(
+                parameters, noise_level(train.noise, epoch), generator(seed, "gradient", *where)
+            )
         if train.clip is not None:
             nn.utils.clip_grad_norm_(parameters, train.clip)
         optimiser.step()
@@ -102,9 +121,21 @@ def updater(parameters: list[nn.Parameter], train: Train, lr: float | None = Non
     return update
 
 
-def make_optimiser(
-    parameters: list[nn.Parameter], train: Train, lr: float
-) -> torch.optim.Optimizer:
+def noise_level(noise: float, epoch: int) -> float:
+    """The standard deviation of the gradient noise in an epoch (Neelakantan et al. 2015)."""
+    return noise / float((1 + epoch) ** 0.55)
+
+
+def add_noise(parameters: Sequence[Tensor], level: float, by: torch.Generator) -> None:
+    """Gaussian noise on the gradients, from one draw."""
+    moved = [p.grad for p in parameters if p.grad is not None]
+    drawn = torch.randn(sum(g.numel() for g in moved), generator=by) * level
+    parts = torch.split(drawn, [g.numel() for g in moved])
+    for grad, part in zip(moved, parts, strict=True):
+        grad += part.view_as(grad).to(grad)
+
+
+def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.optim.Optimizer:
     decay = train.weight_decay
     if train.optimiser == "sgd":
         return torch.optim.SGD(parameters, lr, train.momentum, weight_decay=decay, foreach=True)

@@ -20,8 +20,11 @@ PURPOSES = (
     "replay",  # which rows of memory join it
     "augment",  # crop and flip of the batch
     "memory",  # which images are stored
+    "held",  # which images are held out of training
     "explain",  # which rows of memory are explained
-    "noise",  # noise inside explainers and learners
+    "noise",  # noise inside explainers and nets
+    "gradient",  # noise on the gradient
+    "learner",  # a learner's own draws
     "data",  # images that a source draws
 )
 

@@ -12,11 +12,18 @@ LEARNERS = {
     "finetune": "rightreasons.learners.finetune:Finetune",
     "er": "rightreasons.learners.er:ER",
     "joint": "rightreasons.learners.joint:Joint",
+    "ewc": "rightreasons.learners.ewc:EWC",
+    "lwf": "rightreasons.learners.lwf:LwF",
+    "lwf-mc": "rightreasons.learners.lwf:LwFMC",
+    "icarl": "rightreasons.learners.icarl:ICaRL",
+    "eeil": "rightreasons.learners.eeil:EEIL",
+    "bic": "rightreasons.learners.bic:BiC",
 }
 TERMS = {
     "rrr": "rightreasons.terms:RRR",
     "evidence": "rightreasons.terms:Evidence",
     "logits": "rightreasons.terms:Logits",
+    "activations": "rightreasons.terms:Activations",
 }
 SOURCES = {
     "glyphs": "rightreasons.data.glyphs:Glyphs",

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
 from rightreasons.errors import UserError
 
 
-def write(path: Path, text: str) -> None:
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
     """All of a file or nothing: temporary name, sync, rename."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write(path: Path, text: str) -> None:
+    with whole(path) as file:
+        file.write(text.encode())
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

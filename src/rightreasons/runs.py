@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
+from numpy.typing import NDArray
 
 from rightreasons.config import complete
 from rightreasons.errors import UserError
-from rightreasons.runfiles import differences, read_yaml, write
+from rightreasons.runfiles import differences, read_yaml, whole, write
 
 
 class Run:
     """A folder that holds one run.
 
     ``config.yaml`` is complete; ``records.jsonl`` has a line a task; ``checkpoints/task-K.pt`` has
-    tensors and plain containers only; ``result.json`` is there once the run has ended.
+    tensors and plain containers only; ``maps/task-K.npz`` has the maps of the watched images after
+    task K; ``progress.jsonl`` says how far training is; ``result.json`` is there once it has ended.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
@@ -65,6 +68,12 @@ class Run:
         lines = [json.dumps(record) for record in state["records"]]
         write(self.folder / "records.jsonl", "\n".join(lines) + "\n")
 
+    def save_maps(self, task: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The watched images after a task; written again, the file is the same."""
+        (self.folder / "maps").mkdir(exist_ok=True)
+        with whole(self.folder / "maps" / f"task-{task}.npz") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
     def finish(self, summary: dict[str, Any]) -> None:
         write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
 
@@ -84,13 +93,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """All of a checkpoint or nothing: temporary name, sync, rename."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
+    with whole(path) as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from rightreasons.data import Source, describe, source
+from rightreasons.data.sources import Source, describe, source
 from rightreasons.errors import UserError, unknown
-from rightreasons.memory import choose
+from rightreasons.memory import choose, ranks
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Splits, Task
 
@@ -61,6 +61,7 @@ def stream(
     order: str | Sequence[str] = "natural",
     among: Sequence[str] | None = None,
     shots: int | None = None,
+    validation: float = 0.0,
     seed: int = 0,
     **options: Any,
 ) -> Stream:
@@ -69,8 +70,10 @@ def stream(
     ``tasks``: a number of equal tasks, a list of class counts, or lists of class names. ``order``:
     natural (the source's), seed (drawn by ``seed``), or class names; ``among`` keeps the classes of
     a pool, and ``classes`` the first so many. With ``shots`` the tasks after the first have so many
-    train images a class, drawn by ``seed``, and whole test sets. ``options`` go to the source; its
-    own seed is a field of the source, which can be passed instead of its name.
+    train images a class, drawn by ``seed``, and whole test sets. With ``validation`` this share of
+    the train images of each class, drawn by ``seed``, is what is tested, and the test images are
+    left alone. ``options`` go to the source; its own seed is a field of the source, which can be
+    passed instead of its name.
 
     >>> [task.classes for task in stream("glyphs", tasks=[4, 2], train=2, test=1, classes=6)]
     [(0, 1, 2, 3), (4, 5)]
@@ -90,10 +93,23 @@ def stream(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"class {twice!r} is in two places of the stream; name each class once")
-    made = cut(origin.load([place[name] for name in names]), counts, names, origin.flip)
+    splits = origin.load([place[name] for name in names])
+    if validation:
+        splits = validated(splits.train, validation, seed)
+    made = cut(splits, counts, names, origin.flip)
     if shots is not None:
         made = few(made, shots, seed)
     return replace(made, data=describe(origin))
+
+
+def validated(train: Images, share: float, seed: int) -> Splits:
+    """Train images cut in two, class by class: what is left to train on, and what is tested."""
+    shuffled = torch.randperm(len(train), generator=generator(seed, "data", "validation"))
+    y = train.y[shuffled]
+    tested = ranks(y) < (torch.bincount(y) * share).round().long()[y]
+    return Splits(
+        train.subset(shuffled[~tested].sort()[0]), train.subset(shuffled[tested].sort()[0])
+    )
 
 
 def few(stream: Stream, shots: int, seed: int) -> Stream:
@@ -200,7 +216,8 @@ def _counts(tasks: int | Sequence[int], classes: int) -> list[int]:
             near = [classes // tasks + (i < classes % tasks) for i in range(tasks)]
             typed = str(near).replace(" ", "")
             raise UserError(
-                f"{classes} classes do not divide into {tasks} equal tasks; type tasks={typed}"
+                f"{classes} classes do not divide into {tasks} equal tasks; type "
+                f"stream.tasks={typed}"
             )
         return [classes // tasks] * tasks
     counts = [int(n) for n in tasks]

@@ -40,8 +40,10 @@ WORKERS = 2
 
 
 def folder_of(config: dict[str, Any], out: Path | None = None) -> Path:
-    """``runs/BENCHMARK/METHOD/SEED``, or below another folder."""
-    base = out or Path("runs") / str(config["benchmark"])
+    """``runs/BENCHMARK/METHOD/SEED``, or below another folder; a user's own data name theirs."""
+    own = config["benchmark"] == "folder"
+    name = Path(config["data"]["path"]).resolve().name if own else str(config["benchmark"])
+    base = out or Path("runs") / name
     return base / str(config["method"]) / str(config["seed"])
 
 
@@ -55,9 +57,10 @@ def run_seeds(
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
         folder = out if out and seeds == 1 else folder_of(config, out)
-        if (folder / "result.json").exists():
-            print(f"{folder} is finished already")
+        finished = (folder / "result.json").exists()
         execute(config, folder, show=True)
+        if finished:
+            print(f"{folder} is finished already")
         Console(highlight=False).print(single(folder))
 
 

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from rightreasons.augment import Augment
 from rightreasons.errors import UserError
-from rightreasons.evaluate import CHUNK, TARGET, evaluate
-from rightreasons.feed import Feed, Where, move
+from rightreasons.evaluate import TARGET, evaluate
+from rightreasons.feed import Feed, Look
+from rightreasons.keep import balance, keep
 from rightreasons.learners.base import Learner
-from rightreasons.memory import Column, choose, join
 from rightreasons.metrics import over_images
 from rightreasons.nets.net import Net
-from rightreasons.optimise import Train, Update, pick_device, trainable, updater
+from rightreasons.optimise import Train, Update, pick_device, training, updater
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator, key
 from rightreasons.result import Result
@@ -35,7 +35,8 @@ from rightreasons.runs import Run, load_checkpoint, save_checkpoint
 from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
-from rightreasons.types import Batch, Out, Stage, Task
+from rightreasons.types import Batch, Out, Stage, Task, Where
+from rightreasons.watch import watch
 
 LOOK = 20  # steps between two looks at the losses
 
@@ -131,7 +132,7 @@ class Loop:
         self.memory = learner.memory
         self.device = pick_device(train.device)
         cut = train.augment.cut if train.augment else None
-        self.feed = Feed(stream, self.memory, seed, self.device, cut)
+        self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
         self.records: list[dict[str, Any]] = []
         self.probes: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}
@@ -153,6 +154,13 @@ class Loop:
             raise UserError("terms that share the forward have different bn; give them the same")
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
+        if self.learner.holds_out and not all(self.feed.held_count(task) for task in self.stream):
+            a_class = self.memory.per_class is not None
+            needed = "per_class=2" if a_class else f"size={2 * self.stream[-1].seen}"
+            raise UserError(
+                f"{self.learner.name} holds out rows of each class, and one has too few rows or "
+                f"images to spare one; type memory.{needed} or more"
+            )
         masked = [task.test for task in self.stream if task.test.masks is not None]
         if masked and not any(images.has_masks() for images in masked):
             raise UserError(
@@ -178,7 +186,8 @@ class Loop:
         label = f"{self.learner.method} seed {self.seed}"
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
-        with Reporter(label, sum(total), sum(total[:done]), progress) as reporter:
+        diary = run.folder / "progress.jsonl" if run is not None else None
+        with Reporter(label, sum(total), sum(total[:done]), progress, diary) as reporter:
             for task in self.stream[done:]:
                 self.learn(task, reporter, run)
                 reporter.say(_line(self.records[-1], len(self.stream)))
@@ -205,9 +214,11 @@ class Loop:
             if shared is not None:
                 self._save_prefix(shared, trained)
         losses = self._means()
-        self.learner.end(self.net, task, self.memory)
+        self.net.eval()
+        fresh = None
         if self.learner.remembers:
-            self.remember(task)
+            fresh = keep(self.learner, self.net, self.feed, task)
+        self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
         with torch.no_grad():
             record = evaluate(self.learner, self.net, self.feed, task, self.probes)
         record |= {
@@ -222,6 +233,9 @@ class Loop:
         }
         self.records.append(record)
         if run is not None:
+            with torch.no_grad():
+                watched = watch(self.learner, self.net, self.feed, task)
+            run.save_maps(task.index + 1, watched)
             run.save(
                 task.index + 1,
                 {
@@ -240,6 +254,7 @@ class Loop:
         self.learner.begin(self.net, task, self.memory)
         for stage in self.learner.stages(task):
             self.stage(task, stage, reporter)
+        reporter.done += self.steps % LOOK
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -261,26 +276,28 @@ class Loop:
             if self.steps % LOOK == 0:
                 place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
                 reporter.at(place, LOOK, self._means())
-        reporter.done += self.steps % LOOK
 
     def take_steps(self, task: Task, stage: Stage) -> Iterator[int]:
         """Epochs of steps with one optimiser; gives the epoch after each step."""
         train = self.train.at(task, stage)
         self.learner.begin_stage(self.net, task, stage, self.memory)
-        parameters = trainable(self.net, stage.params)
-        update = updater(parameters, train)
+        balanced = balance(self.learner, self.net, self.feed, task) if stage.pool.balance else None
+        parameters = self.learner.trained(self.net, stage)
+        update = updater(parameters, train, seed=self.seed)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
         aside = replace(train, optimiser="radam", weight_decay=0.0)
         apart = [(term, updater(parameters, aside, term.apart)) for term in terms if term.apart]
         joint = [term for term in terms if not term.apart]
         for epoch in range(train.epochs):
             for term, own_update in apart:
-                self.rehearse(term, own_update, epoch, (task.index, stage.name, epoch))
-            for step, batch in enumerate(self.feed.batches(task, stage, train, epoch)):
+                self.rehearse(term, own_update, (task.index, stage.name, epoch))
+            batches = self.feed.batches(task, stage, train, epoch, balanced)
+            for step, batch in enumerate(batches):
                 where = (task.index, stage.name, epoch, step)
                 torch.default_generator.manual_seed(key(self.seed, "noise", *where))  # dropout
                 objective = partial(self.objective, stage, joint, where)
-                self.learner.step(self.net, batch, objective, partial(update, epoch))
+                with training(self.net, parameters):
+                    self.learner.step(self.net, batch, objective, partial(update, where))
                 self.steps += 1
                 yield epoch
 
@@ -288,7 +305,7 @@ class Loop:
         """The learner's loss and its terms on one batch."""
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
-        frozen = freeze or any(term.frozen for term in shared)
+        frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
         with self.net.frozen_statistics() if frozen else nullcontext():
             out = self.net(batch.x, taps=_taps(shared))
         loss = self.learner.loss(self.net, out, batch, stage)
@@ -326,52 +343,15 @@ class Loop:
         with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
             return self.net(batch.x, taps=_taps(terms))
 
-    def rehearse(self, term: Term, update: Update, epoch: int, where: Where) -> None:
+    def rehearse(self, term: Term, update: Update, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
-        order = self.memory.draw(len(self.memory), generator(self.seed, "explain", *where))
+        order = self.feed.explainable(len(self.memory), where)
         how = self.train.augment if term.view == "ignore" else None
         for step, rows in enumerate(torch.split(order, term.rows)):
             batch = self.feed.remembered(rows, (*where, step), how)
             value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
             self._note(term.name, value)
-            update(epoch, term.weight * value)
-
-    def remember(self, task: Task) -> None:
-        """Make room, choose images of the new classes, and store what the terms need of them."""
-        memory = self.memory
-        memory.shrink(task.seen)
-        quota = memory.quota(task.seen, first=task.index == 0)
-        index = choose(task.train.y, quota, generator(self.seed, "memory", task.index))
-        again = [term for term in self.learner.terms if term.refreshes]
-        if len(memory) and again:
-            x, y = memory.tensor("x"), memory.tensor("y")
-            memory.replace(self._remembered(again, x, y))
-        x, y = task.train.pixels(index), task.train.y[index]
-        columns: dict[str, Column] = {"x": x, "y": y, "task": self.feed.task_of[y], "index": index}
-        memory.add(columns | self._remembered(self.learner.terms, x, y))
-
-    @torch.no_grad()
-    def _remembered(self, terms: Sequence[Term], x: Tensor, y: Tensor) -> dict[str, Column]:
-        """The terms' columns for these images, from one forward."""
-        if not terms:
-            return {}
-        parts: list[dict[str, Column]] = []
-        graph = any(term.needs_graph(self.net) for term in terms)
-        self.net.eval()
-        for chunk in torch.split(torch.arange(len(y)), CHUNK):
-            batch = self.feed.canonical(x[chunk], y[chunk], torch.full_like(chunk, -1))
-            with torch.set_grad_enabled(graph):
-                out = self.net(batch.x, taps=_taps(terms))
-            stored: dict[str, Column] = {}
-            for term in terms:
-                stored |= term.remember(self.net, batch, out)
-            parts.append({name: move(c, torch.device("cpu")) for name, c in stored.items()})
-        self.net.train()
-        columns = {name: join([part[name] for part in parts]) for name in parts[0]}
-        for term in terms:
-            draw = generator(self.seed, "noise", "reference", term.name, len(self.records))
-            columns = term.refer(columns, y, draw)
-        return columns
+            update(where, term.weight * value)
 
     def _stream(self) -> dict[str, Any]:
         """What is needed of the stream to use the net: it may not be there any more."""
@@ -389,10 +369,7 @@ class Loop:
         total = 0
         for stage in self.learner.stages(task):
             train = self.train.at(task, stage)
-            images = len(self.feed.pool(task, stage))
-            if stage.pool.mix == "concat" and task.index:
-                images += self.memory.size
-            total += train.epochs * max(1, math.ceil(images / train.batch))
+            total += train.epochs * max(1, math.ceil(self.feed.count(task, stage) / train.batch))
         return total
 
     def _note(self, name: str, value: Tensor) -> None:

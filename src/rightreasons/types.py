@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+Where = tuple[int | str, ...]  # task, stage, epoch, step: the key of a draw
+
 
 @dataclass(frozen=True)
 class Images:
@@ -127,6 +129,10 @@ class Pool:
     """none: new images only; paired: as many memory rows beside each batch; concat: one pool"""
     past: bool = False
     """all images of earlier tasks too (joint training)"""
+    balance: bool = False
+    """of new images only as many a class as the memory keeps of an old one"""
+    held: bool = False
+    """only what the learner holds out, of new images and of rows; without it, all but that"""
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,7 @@ class Stage:
     train: Mapping[str, Any] = field(default_factory=dict)
     """overrides of the run's `Train`, such as epochs or lr"""
     params: str = "all"
-    """which parameters train: all or head"""
+    """which parameters train: all, head, or a tensor of the learner's state, such as bias_; unless
+    all do, BatchNorm keeps its running statistics"""
     terms: bool = True
     """do the learner's terms apply"""

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from rightreasons.augment import middle
-from rightreasons.data.folder import read_all
+from rightreasons.data.splits import read_all
 from rightreasons.errors import UserError, unknown
 from rightreasons.model import Explanations, Predictions, extend, load
 from rightreasons.runs import checkpoints

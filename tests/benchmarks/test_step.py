@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import step
 import torch
+from pairs import ratio
 
 import rightreasons as rr
-
-FILE = Path(__file__).parents[2] / "benchmarks" / "step.py"
-spec = importlib.util.spec_from_file_location("step_benchmark", FILE)
-step = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(step)
 
 
 @pytest.fixture(scope="module")
@@ -38,5 +32,5 @@ def test_the_ratio_is_that_of_medians_with_an_interval_around_it():
     draw = torch.Generator().manual_seed(0)
     noise = 1 + 0.05 * torch.rand(200, 2, generator=draw)
     times = [(a, 1.5 * b) for a, b in noise.tolist()]
-    r, low, high = step.ratio(times)
+    r, low, high = ratio(times)
     assert low < r < high and r == pytest.approx(1.5, rel=0.01) and high - low < 0.03

@@ -14,8 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rightreasons.data import cache
-from rightreasons.data.cache import Item, decode, read
+from rightreasons.data import cache, worker
+from rightreasons.data.cache import decode
+from rightreasons.data.image import Item
 from rightreasons.errors import UserError
 
 SIZE = 8
@@ -26,7 +27,7 @@ def base(tmp_path, monkeypatch):
     """The cache's folder; everything is large, and chunks are small."""
     monkeypatch.setenv("RRR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "SMALL", 1)
-    monkeypatch.setattr(cache, "CHUNK", 4)
+    monkeypatch.setattr(worker, "CHUNK", 4)
     return tmp_path / "cache"
 
 
@@ -48,13 +49,13 @@ def made(items, tmp_path, masks=True):
 
 def count_reads(monkeypatch):
     reads = []
-    plain = cache.read_item
+    plain = worker.read_item
 
     def counted(item, *args):
         reads.append(item.file)
         return plain(item, *args)
 
-    monkeypatch.setattr(cache, "read_item", counted)
+    monkeypatch.setattr(worker, "read_item", counted)
     return reads
 
 
@@ -96,20 +97,20 @@ def test_it_is_made_once_and_anew_when_a_file_changes(tmp_path, base, monkeypatc
 
 def test_an_interrupted_cache_is_resumed_and_not_used_before(tmp_path, base, monkeypatch):
     items = pictures(tmp_path / "a")
-    plain = cache._fill(items, SIZE, True)
+    plain = worker.fill(items, SIZE, True)
     reads = count_reads(monkeypatch)
-    fill = cache._fill
+    fill = worker.fill
 
     def stop(part, *args):
         if part[0].file == items[8].file:
             raise KeyboardInterrupt
         return fill(part, *args)
 
-    monkeypatch.setattr(cache, "_fill", stop)
+    monkeypatch.setattr(worker, "fill", stop)
     with pytest.raises(KeyboardInterrupt):
         made(items, tmp_path)
     assert folders(base)[0].endswith(".partial") and len(folders(base)) == 1
-    monkeypatch.setattr(cache, "_fill", fill)
+    monkeypatch.setattr(worker, "fill", fill)
     reads.clear()
     whole = made(items, tmp_path)
     assert reads == [items[8].file, items[9].file]
@@ -119,27 +120,27 @@ def test_an_interrupted_cache_is_resumed_and_not_used_before(tmp_path, base, mon
 
 def test_several_processes_that_import_no_torch(tmp_path, base, monkeypatch):
     monkeypatch.setattr(cache, "FEW", 1)
-    monkeypatch.setattr(cache, "CHUNK", 256)  # what the processes have
+    monkeypatch.setattr(worker, "CHUNK", 256)  # what the processes have
     monkeypatch.setattr(cache, "cores", lambda: 2)
     items = pictures(tmp_path / "a", 300)
     bad = tmp_path / "a" / "bad.png"
     bad.write_text("no image")
     items.insert(299, Item(str(bad)))
     found = made(items, tmp_path)
-    plain = cache._fill(items, SIZE, True)
+    plain = worker.fill(items, SIZE, True)
     assert np.array_equal(found.x, plain.x) and np.array_equal(found.masks, plain.masks)
     assert found.digests == plain.digests
     assert found.bad == {299: f"{bad} cannot be read as an image (no known format)"}
     (folder,) = base.glob("a-*")
     assert sorted(f.name for f in folder.iterdir()) == ["images.json", "masks.npy", "x.npy"]
-    code = f"import sys, runpy; runpy.run_path({cache.__file__!r}); print('torch' in sys.modules)"
+    code = f"import sys, {worker.__name__}; print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
 
 
 def test_a_full_disk_in_a_process(tmp_path, base, monkeypatch):
     monkeypatch.setattr(cache, "FEW", 1)
-    monkeypatch.setattr(cache, "CHUNK", 256)
+    monkeypatch.setattr(worker, "CHUNK", 256)
     monkeypatch.setattr(cache, "cores", lambda: 2)
     items = pictures(tmp_path / "a", 300)
     start = cache._start
@@ -161,7 +162,7 @@ def test_a_full_disk_in_a_process(tmp_path, base, monkeypatch):
 def test_a_process_that_dies_is_told_of(tmp_path, base, monkeypatch):
     monkeypatch.setattr(cache, "FEW", 1)
     monkeypatch.setattr(cache, "cores", lambda: 2)
-    monkeypatch.setattr(cache, "CHUNK", 256)
+    monkeypatch.setattr(worker, "CHUNK", 256)
     items = pictures(tmp_path / "a", 300)
     start = cache._start
     monkeypatch.setattr(cache, "_start", lambda partial, *args: start(partial / "x", *args))
@@ -182,19 +183,19 @@ def test_a_disk_without_room_is_told_of_before_the_work(tmp_path, base, monkeypa
 
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path, base, monkeypatch):
     items = pictures(tmp_path / "a")
-    write = cache._write
+    write = worker.write
 
     def full(file, content):
         if file.name == "000001.done":
             raise OSError(errno.ENOSPC, "No space left on device")
         write(file, content)
 
-    monkeypatch.setattr(cache, "_write", full)
+    monkeypatch.setattr(worker, "write", full)
     with pytest.raises(UserError, match="is full; the part of the image cache"):
         made(items, tmp_path)
     assert folders(base) == []
-    monkeypatch.setattr(cache, "_write", write)
-    assert np.array_equal(made(items, tmp_path).x, cache._fill(items, SIZE, True).x)
+    monkeypatch.setattr(worker, "write", write)
+    assert np.array_equal(made(items, tmp_path).x, worker.fill(items, SIZE, True).x)
 
 
 def test_a_damaged_cache_is_made_anew(tmp_path, base):
@@ -223,112 +224,3 @@ def test_the_default_place(monkeypatch, tmp_path):
     monkeypatch.delenv("RRR_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.cache_folder() == tmp_path / ".cache" / "rightreasons"
-
-
-# --- one image -----------------------------------------------------------------------------------
-
-
-def half(height=40, width=60):
-    """Bright above, dark below."""
-    grey = np.zeros((height, width), np.uint8)
-    grey[: height // 2] = 255
-    return grey
-
-
-def upright(file, size=10):
-    x = read(file, size)
-    middle = size // 2
-    assert x.shape == (3, size, size) and x.dtype == np.uint8
-    return x[:, : middle - 1].min() > 190 and x[:, middle + 1 :].max() < 65
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_exif_orientation(tmp_path, orientation):
-    back = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]
-    image = Image.fromarray(half()).convert("RGB")
-    if back is not None:
-        image = image.transpose(Image.Transpose(back))
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    for ending in ("jpg", "png", "webp", "tif"):
-        image.save(tmp_path / f"a.{ending}", exif=exif)
-        assert upright(tmp_path / f"a.{ending}"), ending
-
-
-@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"])
-def test_every_mode(tmp_path, mode):
-    file = tmp_path / (
-        "a.jpg" if mode in ("CMYK", "YCbCr") else "a.tif" if mode == "F" else "a.png"
-    )
-    if mode == "I;16":
-        Image.fromarray(half().astype(np.uint16) * 257).save(file)
-    elif mode == "I":
-        Image.fromarray(half().astype(np.int32) * 257).save(tmp_path / "a.tif")
-        file = tmp_path / "a.tif"
-    elif mode == "F":
-        Image.fromarray(half().astype(np.float32) / 255).save(file)
-    else:
-        Image.fromarray(half()).convert("RGB").convert(mode).save(file)
-    assert upright(file)
-
-
-def test_transparent_is_white(tmp_path):
-    alpha = np.zeros((20, 30, 4), np.uint8)
-    alpha[10:, :, 3] = 255  # black below, nothing above
-    Image.fromarray(alpha).save(tmp_path / "a.png")
-    Image.fromarray(alpha).save(tmp_path / "a.gif")
-    assert upright(tmp_path / "a.png") and upright(tmp_path / "a.gif")
-
-
-def test_large_jpegs_are_decoded_small_and_alike(tmp_path):
-    rng = np.random.default_rng(0)
-    small = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
-    image = Image.fromarray(small).resize((1600, 1200), Image.Resampling.BICUBIC)
-    image.save(tmp_path / "a.jpg", quality=95)
-    image.save(tmp_path / "a.png")
-    a, b = (read(tmp_path / name, 64).astype(int) for name in ("a.jpg", "a.png"))
-    assert np.abs(a - b).mean() < 3
-
-
-def test_damaged_metadata_do_not_damage_the_image(tmp_path):
-    image = Image.fromarray(half()).convert("RGB")
-    image.save(tmp_path / "a.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xffgarbage")
-    assert upright(tmp_path / "a.jpg")
-
-
-@pytest.mark.parametrize("ending", ["jpg", "png", "gif", "bmp", "webp", "tif", "ppm"])
-def test_truncated_files_are_refused_in_one_sentence(tmp_path, ending):
-    rng = np.random.default_rng(0)
-    file = tmp_path / f"a.{ending}"
-    Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(file)
-    whole = file.read_bytes()
-    for share in (0, 0.01, 0.3, 0.7):
-        file.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(UserError) as caught:
-            read(file, 16)
-        text = str(caught.value)
-        assert text.startswith(f"{file} cannot be read as an image (") and "\n" not in text
-        assert text.endswith("; remove or replace it")
-
-
-def test_damaged_bytes_never_raise_anything_else(tmp_path):
-    rng = np.random.default_rng(1)
-    for ending in ("jpg", "png", "gif", "tif", "webp"):
-        file = tmp_path / f"a.{ending}"
-        Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(file)
-        whole = np.frombuffer(file.read_bytes(), np.uint8)
-        for _ in range(60):
-            bytes_ = whole.copy()
-            bytes_[rng.integers(0, min(len(bytes_), 300), 4)] = rng.integers(0, 256, 4)
-            file.write_bytes(bytes_.tobytes())
-            try:
-                assert read(file, 8).shape == (3, 8, 8)
-            except UserError as error:
-                assert "cannot be read" in str(error)
-
-
-def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    Image.new("1", (3000, 3000)).save(tmp_path / "a.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(UserError, match="decompression bomb"):
-        read(tmp_path / "a.png", 8)

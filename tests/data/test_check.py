@@ -11,6 +11,7 @@ from PIL import Image
 
 from rightreasons.data import check as module
 from rightreasons.data.check import check
+from rightreasons.errors import UserError
 
 
 def pictures(base, folders, n=3):
@@ -86,6 +87,23 @@ def test_everything_that_is_wrong_with_class_folders_is_said(tmp_path):
     assert "note: 1 files have no image ending" in text
 
 
+def test_a_class_list_chooses_the_class_folders_that_are_read(tmp_path):
+    pictures(tmp_path / "x", ["train/a", "train/b", "val/a", "val/b"])
+    (tmp_path / "x/train/b/0.png").write_text("no image")
+    (tmp_path / "list.txt").write_text("a\n")
+    report = check(tmp_path / "x", str(tmp_path / "list.txt"))
+    assert report.passed and "6 of 6 images can be read" in said(report)
+    (tmp_path / "list.txt").write_text("a\nc\n")
+    assert "unknown class in" in said(check(tmp_path / "x", str(tmp_path / "list.txt")))
+    (tmp_path / "list.txt").write_text("a\nc\nd\n")
+    text = said(check(tmp_path / "x", str(tmp_path / "list.txt")))
+    assert "lacks 2 of the 3 classes of" in text and "such as c; add their folders" in text
+    text = said(check(tmp_path / "x", "imagenet100.txt"))
+    assert "lacks 100 of the 100 classes of" in text and "image-net.org" in text
+    with pytest.raises(UserError, match="--classes is for class folders"):
+        check(tmp_path, "list.txt")
+
+
 def test_cifar100(tmp_path, monkeypatch):
     base = cifar(tmp_path / "cifar-100-python", monkeypatch)
     report = check(base)
@@ -143,7 +161,7 @@ def test_what_is_no_data_set(tmp_path, name):
     report = check(str(tmp_path / name))
     text = said(report)
     assert not report.passed
-    for part in (str(tmp_path / name), "Toronto", "Caltech", "FOLDER/CLASS", "RRR_DATA"):
+    for part in (str(tmp_path / name), "Toronto", "Caltech", "image-net.org", "FOLDER/CLASS"):
         assert part in text
 
 

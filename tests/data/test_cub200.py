@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 import rightreasons as rr
-from rightreasons.data.cache import DataWarning
 from rightreasons.data.cub200 import Cub200, sessions
-from rightreasons.errors import UserError
+from rightreasons.errors import DataWarning, UserError
 
 NAMES = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross")
 
@@ -172,7 +171,7 @@ def test_images_that_are_missing_or_bad(tmp_path):
     file.write_bytes(file.read_bytes()[:60])
     assert f"{file} cannot be read as an image" in refusal(base)
     file.unlink()
-    assert f"{file} is not there; remove or replace it, or type" in refusal(base)
+    assert f"{file} is not there; remove or replace it, or leave out" in refusal(base)
     with pytest.warns(DataWarning, match="1 of 18 images are left out"):
         splits = Cub200(str(base), size=16, skip_bad=True).load(range(3))
     assert len(splits.train) + len(splits.test) == 17

@@ -13,9 +13,9 @@ from PIL import Image
 
 import rightreasons as rr
 from rightreasons.data import cache
-from rightreasons.data.cache import DataWarning
-from rightreasons.data.folder import Folder, read_all
-from rightreasons.errors import UserError
+from rightreasons.data.folder import Folder
+from rightreasons.data.splits import read_all
+from rightreasons.errors import DataWarning, UserError
 
 SIZE = 8
 
@@ -118,38 +118,6 @@ def test_the_cache_does_not_depend_on_the_order_of_classes(tmp_path, monkeypatch
             for part, y in ((one.train, label), (two.train, 1 - label))
         ]
         assert torch.equal(*rows)
-
-
-def test_photographs_of_odd_sizes_train(tmp_path, monkeypatch):
-    """Grey, transparent and turned ones among them, through the cache."""
-    monkeypatch.setenv("RRR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "SMALL", 1)
-    rng = np.random.default_rng(0)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for c, way in (("up", 0), ("down", 1)):
-        (tmp_path / "x" / c).mkdir(parents=True)
-        for i in range(12):
-            height, width = rng.integers(20, 60, 2)
-            light = np.linspace(230, 20, height)[:, None, None] + np.zeros((1, width, 3))
-            image = Image.fromarray((light[::-1] if way else light).astype(np.uint8))
-            file = tmp_path / "x" / c / f"{i}.jpg"
-            if i % 4 == 0:
-                image.convert("L").save(file)
-            elif i % 4 == 1:
-                image.convert("RGBA").save(file.with_suffix(".png"))
-            elif i % 4 == 2:
-                image.transpose(Image.Transpose.ROTATE_90).save(file, exif=exif)
-            else:
-                image.save(file)
-    stream = rr.stream(tmp_path / "x", tasks=1, size=16)
-    x = pixels(stream[0].train).float()
-    above = x[:, :, :4].mean((1, 2, 3)) > x[:, :, -4:].mean((1, 2, 3))
-    assert stream.class_names == ("down", "up")
-    assert torch.equal(above.long(), stream[0].train.y)
-    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(0, False))
-    result = rr.fit(rr.Finetune(), rr.net("resnet8"), stream, train=train, progress=False)
-    assert result.R.shape == (1, 1)
 
 
 # --- masks and boxes -----------------------------------------------------------------------------
@@ -315,7 +283,7 @@ def damaged(base):
 def test_bad_files_are_named(tmp_path):
     text = refusal(damaged(tmp_path))
     assert text.startswith(f"{tmp_path / 'a' / 'a1.png'} cannot be read as an image (no known")
-    assert "(2 more files like this); remove or replace it, or type data.skip_bad=true" in text
+    assert "(and 2 more files); remove or replace it, or leave out what cannot be read with" in text
 
 
 def test_bad_files_are_skipped_and_counted(tmp_path):
@@ -349,7 +317,7 @@ def test_empty_classes(tmp_path):
 
 def test_one_image_cannot_be_split(tmp_path):
     fill(tmp_path, ["a", "b"], n=1)
-    assert "has 1 images, expected two or more" in refusal(tmp_path)
+    assert "has one image, expected two or more" in refusal(tmp_path)
 
 
 def test_the_same_file_in_train_and_test_is_warned_of(tmp_path):

@@ -15,23 +15,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rightreasons.data import cifar100, cub200
-from rightreasons.data.cache import DataWarning, Item, Unreadable, cores, quiet, read_item
+from rightreasons.data import cifar100, cub200, folder
+from rightreasons.data.cache import cores
 from rightreasons.data.cifar100 import Cifar100
 from rightreasons.data.cub200 import Cub200, sessions
-from rightreasons.data.folder import Folder, listing, locate, stem
-from rightreasons.errors import UserError
+from rightreasons.data.files import listing, locate, stem
+from rightreasons.data.folder import Folder
+from rightreasons.data.image import Item, Unreadable, quiet, read_item
+from rightreasons.errors import DataWarning, UserError
 from rightreasons.progress import Reporter
 
 CIFAR = {"train": 50_000, "test": 10_000}  # images
 CUB = {"classes": 200, "train": 5_994, "test": 5_794}
 SIDE = 32  # images are decoded to this size: enough to see that they can be
 NAMED = 3  # bad files that are named; the others are counted
-LAYOUT = (
-    "lay your own images out as FOLDER/CLASS/*, or FOLDER/train/CLASS/* and FOLDER/val/CLASS/* "
-    "(ImageNet: from image-net.org, after you have registered; Tiny-ImageNet: from the pages of "
-    "Stanford's course CS231n)"
-)
+LAYOUT = "lay them out as FOLDER/CLASS/*, or as FOLDER/train/CLASS/* and FOLDER/val/CLASS/*"
+WHERE = {
+    "CIFAR-100": cifar100.WHERE,
+    "CUB-200-2011": cub200.WHERE,
+    "ImageNet": folder.WHERE["imagenet"],
+    "Tiny-ImageNet": folder.WHERE["tiny-imagenet-100"],
+}
 
 
 class Report(NamedTuple):
@@ -45,6 +49,7 @@ class Findings:
 
     path: Path
     kind: str
+    classes: str = ""  # a file: only these of the class folders
     facts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -61,14 +66,19 @@ class Findings:
         return Report(tuple(lines), not count)
 
 
-def check(path: str | Path) -> Report:
-    """Read a data set, or every data set in a folder of them, and say what is found."""
+def check(path: str | Path, classes: str = "") -> Report:
+    """Read a data set, or every data set in a folder of them, and say what is found.
+
+    With ``classes``, a file with one class name a line, only these class folders are read.
+    """
     place = locate(str(path))
     if not place.exists():
         return _unknown(place, "is not there")
     found = _kind(place)
+    if classes and (found is None or found[0] != "class folders"):
+        raise UserError(f"--classes is for class folders, and {place} is something else")
     if found is not None:
-        return _one(place, *found)
+        return _one(place, *found, classes)
     children = sorted(place.iterdir()) if place.is_dir() else []
     kinds = {f: _kind(f) for f in children if f.name != "segmentations"}  # these are CUB's
     inside = {f: kind for f, kind in kinds.items() if kind is not None}
@@ -76,10 +86,21 @@ def check(path: str | Path) -> Report:
         return _unknown(place, "is no data set that is known here")
     reports = [_one(f, *kind) for f, kind in inside.items()]
     lines = [line for report in reports for line in report.lines]
-    for name, where in (("CIFAR-100", cifar100.WHERE), ("CUB-200-2011", cub200.WHERE)):
-        if name not in [kind for kind, _ in inside.values()]:
-            lines.append(f"{place}: {name} is not here; if you need it, {where}")
+    there = [kind for kind, _ in inside.values()] + [_title(f) for f in inside]
+    lines += [
+        f"{place}: {name} is not here; if you need it, {where}"
+        for name, where in WHERE.items()
+        if name not in there
+    ]
     return Report(tuple(lines), all(report.passed for report in reports))
+
+
+def _title(place: Path) -> str:
+    """The data set that a folder is named after."""
+    name = place.name.lower()
+    if name.startswith("tiny-imagenet"):
+        return "Tiny-ImageNet"
+    return "ImageNet" if name.startswith("imagenet") else ""
 
 
 def _kind(place: Path) -> tuple[str, Callable[[Findings], None]] | None:
@@ -102,15 +123,14 @@ def _kind(place: Path) -> tuple[str, Callable[[Findings], None]] | None:
 def _unknown(place: Path, what: str) -> Report:
     lines = (
         f"{place} {what}; expected one of these, or a folder that holds them",
-        f"  CIFAR-100: {cifar100.WHERE}",
-        f"  CUB-200-2011: {cub200.WHERE}",
-        f"  class folders: {LAYOUT}",
+        *(f"  {name}: {where}" for name, where in WHERE.items()),
+        f"  your own images: {LAYOUT}",
     )
     return Report(lines, False)
 
 
-def _one(place: Path, kind: str, look: Callable[[Findings], None]) -> Report:
-    found = Findings(place, kind)
+def _one(place: Path, kind: str, look: Callable[[Findings], None], classes: str = "") -> Report:
+    found = Findings(place, kind, classes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         try:
@@ -178,7 +198,7 @@ def _lists(found: Findings) -> None:
 
 
 def _folder(found: Findings) -> None:
-    source = Folder(str(found.path))
+    source = Folder(str(found.path), classes=found.classes)
     train, test = source.roots
     found.facts.append(f"{len(source.names)} classes")
     parts: tuple[list[int], list[int]] = ([], [])

@@ -23,9 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rightreasons.data.cache import DataWarning
-from rightreasons.data.folder import locate
-from rightreasons.errors import UserError
+from rightreasons.data.files import locate
+from rightreasons.errors import DataWarning, UserError
 from rightreasons.types import Images, Splits
 
 NAME = "cifar-100-python"

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rightreasons.data.cache import DataWarning, Item
-from rightreasons.data.folder import Labelled, lines, locate, splits, stem, tree
-from rightreasons.errors import UserError, unknown
+from rightreasons.data.files import lines, locate, stem, tree
+from rightreasons.data.image import Item
+from rightreasons.data.splits import Labelled, splits
+from rightreasons.errors import DataWarning, UserError, unknown
 from rightreasons.types import Splits
 
 NAME = "CUB_200_2011"
@@ -27,7 +28,7 @@ WHERE = (
 )
 FEW_SHOT = (
     "get session_1.txt, test_1.txt, ... from the few-shot benchmark's repository (FSCIL, folder "
-    "data/index_list/cub200)"
+    f"data/index_list/cub200) and put them into the folder fscil_cub200 beside {NAME}"
 )
 
 

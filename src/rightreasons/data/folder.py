@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from rightreasons.data.cache import DataWarning, Item, decode, read
-from rightreasons.errors import UserError, unknown
+from rightreasons.data.files import (
+    SHIPPED,
+    class_list,
+    harmless,
+    lines,
+    listing,
+    locate,
+    read_boxes,
+    stem,
+    tree,
+)
+from rightreasons.data.image import Item
+from rightreasons.data.splits import splits
+from rightreasons.errors import DataWarning, UserError, unknown
 from rightreasons.randomness import generator
-from rightreasons.types import Images, Splits
+from rightreasons.types import Splits
 
-ENDINGS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
-ENDINGS |= {".ppm", ".pgm", ".avif", ".jp2"}
-BESIDE = {".txt", ".csv", ".tsv", ".json", ".xml", ".yaml", ".md", ".db", ".ini", ".mat", ".npy"}
 TESTS = ("val", "test")
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet: val/images/* and a line with each one's class
 FORMATS = ("xywh", "xyxy")
-
-Labelled = list[tuple[Item, int]]
+WHERE = {  # how to get the folders that benchmarks look for
+    "imagenet": (
+        "get ImageNet (ILSVRC2012) from image-net.org, where you must register, lay it out as "
+        "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG (torchvision.datasets.ImageNet "
+        "does it with the official archives) below one folder for all data sets, and set RRR_DATA "
+        "to that folder"
+    ),
+    "tiny-imagenet-100": (
+        "get tiny-imagenet-200.zip from the pages of Stanford's course CS231n, unpack it below one "
+        "folder for all data sets, set RRR_DATA to that folder, and type data.path="
+        "tiny-imagenet-200 \"data.boxes=''\""
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,7 @@ class Folder:
     box_format: str = "xywh"
     """numbers of a box: xywh, or xyxy for its first and last column and row, counted from 0"""
     classes: str = ""
-    """a file with one class name a line: these classes, in this order"""
+    """a file with one class name a line: these classes, in this order; imagenet100.txt ships"""
     skip_bad: bool = False
     """leave out files that cannot be read"""
 
@@ -73,10 +91,14 @@ class Folder:
         if not found.is_dir():
             data = os.environ.get("RRR_DATA")
             place = f" (looked for in {data} too)" if data else ""
-            raise UserError(
-                f"{self.path} is not a folder{place}; pass a folder with one folder a class"
-            )
+            hint = self._where or "pass a folder with one folder a class"
+            raise UserError(f"{self.path} is not a folder{place}; {hint}")
         return found
+
+    @property
+    def _where(self) -> str:
+        """How to get this folder, if it is one that a benchmark looks for."""
+        return WHERE.get(Path(self.path).name, "")
 
     @cached_property
     def roots(self) -> tuple[Path, Path | None]:
@@ -91,9 +113,10 @@ class Folder:
         train, test = self.roots
         found = self._class_folders(train)
         if not found:
-            raise UserError(f"{train} holds no class folder; put the images of each class in one")
+            hint = self._where or "put the images of each class in one"
+            raise UserError(f"{train} holds no class folder; {hint}")
         if self.classes:
-            return _class_list(locate(self.classes, self.base), found)
+            return self._listed(found)
         if test is not None and not (test / ANNOTATIONS).exists():
             for name in self._class_folders(test):
                 if name not in found:
@@ -102,6 +125,22 @@ class Folder:
                         "; add train images, or remove it"
                     )
         return tuple(found)
+
+    def _listed(self, found: Sequence[str]) -> tuple[str, ...]:
+        """The classes of the list; every one must have a folder."""
+        file, names = class_list(self.classes, self.base)
+        known = set(found)
+        missing = [name for name in names if name not in known]
+        ships = file.parent == SHIPPED
+        if len(missing) == 1 and not ships:
+            raise unknown(f"class in {file}", missing[0], found)
+        if missing:
+            hint = WHERE["imagenet"] if ships else "add their folders, or take them off the list"
+            raise UserError(
+                f"{self.roots[0]} lacks {len(missing)} of the {len(names)} classes of {file}, such "
+                f"as {missing[0]}; {hint}"
+            )
+        return names
 
     def _class_folders(self, root: Path) -> list[str]:
         masks = locate(self.masks, self.base).resolve() if self.masks else None
@@ -132,6 +171,9 @@ class Folder:
             raise UserError(f"class folder {train / name} has no image; add some, or remove it")
         if test is not None:
             held = self._annotated.get(name, []) if self._annotated else listing(test / name)[0]
+            if not held and listing(test)[0]:
+                hint = self._where or f"put those of each class in a folder, such as {test / name}"
+                raise UserError(f"the images in {test} lie in no class folder; {hint}")
             if not held:
                 raise UserError(
                     f"class {name!r} has no test image; put some in {test / name}, or remove "
@@ -140,8 +182,8 @@ class Folder:
             return files, held
         if len(files) < 2:
             raise UserError(
-                f"class folder {train / name} has {len(files)} images, expected two or more, one "
-                "to train and one to test"
+                f"class folder {train / name} has one image, expected two or more, one to train "
+                "and one to test"
             )
         order = torch.randperm(len(files), generator=generator(self.seed, "data", "split", name))
         count = min(max(1, round(self.test * len(files))), len(files) - 1)
@@ -160,7 +202,7 @@ class Folder:
         found: dict[str, list[Path]] = {}
         for line in lines(test / ANNOTATIONS):
             words = line.split("\t") if "\t" in line else line.split()
-            if len(words) < 2 or not _harmless(words[0]):
+            if len(words) < 2 or not harmless(words[0]):
                 raise UserError(
                     f"{test / ANNOTATIONS} has the line {line!r}, expected `file class`"
                 )
@@ -201,167 +243,3 @@ class Folder:
                 f"{self.masks} has no mask of any image, expected files such as {wanted}"
             )
         return items
-
-
-# --- files and lists -----------------------------------------------------------------------------
-
-
-def locate(path: str, base: Path | None = None) -> Path:
-    """A path as it is given, or below ``base`` or ``RRR_DATA`` where that exists instead."""
-    given = Path(path).expanduser()
-    data = os.environ.get("RRR_DATA")
-    for root in (base, Path(data).expanduser() if data else None):
-        if not given.exists() and root is not None and path and (root / path).exists():
-            return root / path
-    return given
-
-
-def listing(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Images of a class folder (or of ``images`` in it) by name, and files of unknown kinds."""
-    images, others = [], []
-    for place in (folder, folder / "images"):
-        for f in place.iterdir() if place.is_dir() else ():
-            if f.suffix.lower() in ENDINGS:
-                if f.is_file() or f.is_symlink():  # a broken link is said to be unreadable
-                    images.append(f)
-            elif f.is_file() and f.suffix.lower() not in BESIDE and not f.name.startswith("."):
-                others.append(f)
-    return sorted(images), sorted(others)
-
-
-def lines(file: Path) -> list[str]:
-    """The lines of a text file that are not empty."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"there is no file {file}; check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read as text ({error}); replace it") from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _harmless(path: str) -> bool:
-    """Does it stay below the folder that it is joined to?"""
-    parts = PurePosixPath(path.replace("\\", "/"))
-    return not parts.is_absolute() and ".." not in parts.parts
-
-
-def _class_list(file: Path, found: Iterable[str]) -> tuple[str, ...]:
-    names = lines(file)
-    known = set(found)
-    for name in names:
-        if name not in known:
-            raise unknown(f"class in {file}", name, sorted(known))
-    if not names or len(set(names)) < len(names):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        what = f"names class {twice!r} twice" if twice else "is empty"
-        raise UserError(f"{file} {what}, expected each class name once, one a line")
-    return tuple(names)
-
-
-def read_boxes(file: Path, form: str) -> dict[str, tuple[float, float, float, float]]:
-    """Boxes as x, y, width, height by the image's path."""
-    found = {}
-    for line in lines(file):
-        path, *numbers = line.rsplit(maxsplit=4)
-        try:
-            x, y, w, h = (float(n) for n in numbers)
-        except ValueError:
-            raise UserError(
-                f"{file} has the line {line!r}, expected `path x y width height`"
-            ) from None
-        if form == "xyxy":
-            w, h = w - x + 1, h - y + 1
-        if not (w > 0 and h > 0):
-            raise UserError(
-                f"{file} has an empty box in the line {line!r}, expected `path x y width height`; "
-                "for corners type data.box_format=xyxy"
-            )
-        found[path] = (x, y, w, h)
-    return found
-
-
-def stem(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """Image files below a folder, by their relative path without ending."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; pass the folder that holds the masks")
-    found = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            if Path(name).suffix.lower() in ENDINGS:
-                file = Path(place) / name
-                found[stem(file.relative_to(folder).as_posix())] = str(file)
-    return found
-
-
-# --- pixels --------------------------------------------------------------------------------------
-
-
-def splits(
-    train: Labelled,
-    test: Labelled,
-    names: Sequence[str],
-    size: int,
-    masks: bool,
-    skip_bad: bool,
-    root: Path,
-) -> Splits:
-    """Read files; both splits share the pixels. Labels are places in ``names``."""
-    items = sorted({item for item, _ in (*train, *test)})  # in an order that no stream changes
-    made = decode(items, size, masks, str(root), root.resolve().name)
-    if made.bad and not skip_bad:
-        more = f" ({len(made.bad) - 1} more files like this)" if len(made.bad) > 1 else ""
-        raise UserError(
-            f"{made.bad[min(made.bad)]}{more}; remove or replace it, or type data.skip_bad=true"
-        )
-    if made.bad:
-        warnings.warn(
-            f"{len(made.bad)} of {len(items)} images are left out: {made.bad[min(made.bad)]}"
-            + (", ..." if len(made.bad) > 1 else ""),
-            DataWarning,
-            stacklevel=3,
-        )
-    place = {item.file: i for i, item in enumerate(items)}
-    _warn_of_doubles(train, test, place, made.digests)
-    x = torch.from_numpy(made.x)
-    where = None if made.masks is None else torch.from_numpy(made.masks)
-    parts = []
-    for labelled, which in ((train, "train"), (test, "test")):
-        good = [(place[item.file], y) for item, y in labelled if place[item.file] not in made.bad]
-        for label in sorted(set(range(len(names))) - {y for _, y in good}):
-            raise UserError(
-                f"class {names[label]!r} has no {which} image that can be read; "
-                "add some, or leave it out"
-            )
-        rows, y = (torch.tensor(column, dtype=torch.int64) for column in zip(*good, strict=True))
-        parts.append(Images(x, y, where, rows))
-    return Splits(*parts)
-
-
-def _warn_of_doubles(
-    train: Labelled, test: Labelled, place: dict[str, int], digests: Sequence[str]
-) -> None:
-    """The same bytes on both sides of the split make the test too easy."""
-    seen = {digests[place[item.file]]: item.file for item, _ in train}
-    seen.pop("", None)  # files that could not be read
-    doubles = [item.file for item, _ in test if digests[place[item.file]] in seen]
-    if doubles:
-        first = seen[digests[place[doubles[0]]]]
-        warnings.warn(
-            f"{len(doubles)} test images are train images too, such as {doubles[0]} and {first}; "
-            "remove them from one side",
-            DataWarning,
-            stacklevel=4,
-        )
-
-
-def read_all(files: Sequence[Path], size: int) -> Tensor:
-    """(N,3,size,size) uint8."""
-    x = np.empty((len(files), 3, size, size), dtype=np.uint8)
-    for i, file in enumerate(files):
-        x[i] = read(file, size)
-    return torch.from_numpy(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,11 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_types
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, unknown
+from rightreasons.feed import Look
 from rightreasons.memory import Memory
 from rightreasons.nets.net import Net
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Pool, Stage, Task
+
+REPLAYS = ("paired", "concat")
+SCOPES = ("all", "new")
 
 
 @dataclass
@@ -60,11 +64,31 @@ class Learner:
         """Is a memory kept? Without replay it is for explanation only: no task loss sees it."""
         return self.replays or bool(self.terms)
 
+    @property
+    def holds_out(self) -> float:
+        """The share of a class's memory rows that only stages with a held pool see."""
+        return 0.0
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse before training what would fail later."""
+
     def begin(self, net: Net, task: Task, memory: Memory) -> None:
         """Before a task; the head has grown already."""
 
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool())]
+
+    def trained(self, net: Net, stage: Stage) -> list[Tensor]:
+        """The parameters of a stage."""
+        if stage.params == "all":
+            return list(net.parameters())
+        if stage.params == "head":
+            return list(net.head.parameters())
+        own = getattr(self, stage.params, None)
+        if not isinstance(own, Tensor):
+            state = [name for name in vars(self) if name.endswith("_")]
+            raise unknown("stage.params", stage.params, ["all", "head", *state])
+        return [own]
 
     def begin_stage(self, net: Net, task: Task, stage: Stage, memory: Memory) -> None:
         """Before a stage of a task."""
@@ -83,9 +107,15 @@ class Learner:
         """One step on one batch: ``objective`` is loss and terms, ``update`` moves the weights."""
         update(objective(batch))
 
-    def end(self, net: Net, task: Task, memory: Memory) -> None:
-        """After the last stage, before the memory takes rows of this task."""
+    def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
+        """After the last stage; the memory has taken rows of this task, the net is in eval mode."""
 
     def predict(self, net: Net, x: Tensor, out: Out, memory: Memory) -> Tensor:
         """Scores (B,C) of normalised images, given what the net said of them."""
         return out.logits
+
+
+def cross_entropy(out: Out, batch: Batch, scope: str, old: int) -> Tensor:
+    """Over all classes seen, or over those that are not among the ``old`` first ones."""
+    first = old if scope == "new" else 0
+    return F.cross_entropy(out.logits[:, first:], batch.y - first)

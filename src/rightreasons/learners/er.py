@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rightreasons.errors import unknown
-from rightreasons.learners.base import Learner
+from rightreasons.config import check_choice
+from rightreasons.learners.base import REPLAYS, Learner
 from rightreasons.types import Pool, Stage, Task
-
-REPLAYS = ("paired", "concat")
 
 
 @dataclass
@@ -24,8 +22,7 @@ class ER(Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.replay not in REPLAYS:
-            raise unknown("er.replay", self.replay, REPLAYS)
+        check_choice(self, "replay", REPLAYS)
 
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool(mix=self.replay))]

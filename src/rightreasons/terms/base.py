@@ -10,14 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rightreasons.augment import follow
-from rightreasons.config import check_types
-from rightreasons.errors import UserError, unknown
+from rightreasons.config import check_choice, check_types
+from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.net import Net
 from rightreasons.types import Batch, Out
@@ -108,11 +108,6 @@ class Term(ABC):
         if self.view == "shared" and batch.geometry is not None:
             return follow(stored, batch.geometry)
         return stored, torch.ones_like(stored[:, 0] if stored.ndim == 4 else stored).bool()
-
-
-def check_choice(owner: Any, name: str, choices: tuple[str, ...]) -> None:
-    if getattr(owner, name) not in choices:
-        raise unknown(f"{owner.name}.{name}", getattr(owner, name), choices)
 
 
 def encode(maps: Tensor, dtype: str) -> tuple[Tensor, Tensor]:

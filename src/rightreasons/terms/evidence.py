@@ -1,4 +1,4 @@
-"""Evidence: remember the signed evidence for every class seen; and stored logits, its control."""
+"""Evidence: remember the signed evidence for every class seen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.explainers import NOT_POOLED, evidence
 from rightreasons.memory import Column, Ragged
@@ -18,7 +19,6 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
-    check_choice,
     decode,
     encode,
     refer,
@@ -123,22 +123,3 @@ def _pick(maps: Tensor, classes: Tensor) -> Tensor:
 def over_classes(cost: Tensor, real: Tensor) -> Tensor:
     """Mean over the classes that a row knew, then over rows: each row has the same say."""
     return ((cost * real).sum(1) / real.sum(1)).mean()
-
-
-@dataclass
-class Logits(Term):
-    """Control: remember the logits (as DER does, Buzzega et al. 2020), without a place."""
-
-    weight: float = 0.1
-
-    name: ClassVar[str] = "logits"
-
-    def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
-        return {"logits.value": Ragged.of(out.logits.detach())}
-
-    def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
-        stored = columns["logits.value"]
-        assert isinstance(stored, Ragged)
-        values, real = stored.padded()  # (B,C)
-        now = out.logits[:, : values.shape[1]]
-        return over_classes((now - values.to(now)).square(), real)

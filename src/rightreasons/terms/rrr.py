@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rightreasons.config import check_choice
 from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import (
     CHANNELS,
@@ -27,7 +28,6 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
-    check_choice,
     decode,
     encode,
     refer,

@@ -1,0 +1,124 @@
+"""What the memory takes when a task ends: which images, and what the terms need of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rightreasons.feed import CHUNK, Feed, move
+from rightreasons.learners.base import Learner
+from rightreasons.memory import Column, choose, herd, interleave, join, take
+from rightreasons.nets.net import Net
+from rightreasons.randomness import generator
+from rightreasons.terms import Term
+from rightreasons.types import Images, Task
+
+CPU = torch.device("cpu")
+
+
+def keep(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor | None:
+    """Make room, choose images of the new classes, and store what the terms need of them.
+
+    Herding looks at every new image; the maps of the chosen ones come from that same pass, unless
+    a term needs derivatives, which are taken for the chosen ones alone. Returns the embeddings of
+    the new rows if they were looked at: class means need not look again.
+    """
+    memory, terms, images = learner.memory, learner.terms, task.train
+    memory.shrink(task.seen)
+    _refresh(learner, net, feed, task)
+    quota = memory.quota(task.seen, first=task.index == 0)
+    rest, held = feed.parts(task)
+    seen: dict[str, Column] = {}  # of every new image, at its place
+    if memory.pick == "herding":
+        shared = () if any(term.needs_graph(net) for term in terms) else terms
+        seen = look(net, feed, shared, images, torch.arange(len(images)))
+    chosen = rest[_chosen(memory.pick, seen, images, rest, quota, feed, task, "memory")]
+    index = interleave(chosen, held, images.y, quota, feed.held_out) if len(held) else chosen
+    seen = {name: take(column, index) for name, column in seen.items()}
+    if terms and not set(seen) - {"z"}:
+        seen = look(net, feed, terms, images, index)
+    y = images.y[index]
+    rows: dict[str, Column] = {
+        "x": images.pixels(index), "y": y, "task": feed.task_of[y], "index": index
+    }  # fmt: skip
+    if feed.held_out:
+        rows["held"] = torch.isin(index, held)
+    fresh = seen.pop("z", None)
+    memory.add(rows | _referred(terms, seen, y, feed, task))
+    assert fresh is None or isinstance(fresh, Tensor)
+    return None if fresh is None else fresh.to(feed.device)
+
+
+def balance(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor:
+    """Places of so many new images a class as the memory keeps of an old one, chosen like rows."""
+    memory, images = learner.memory, task.train
+    quota = memory.quota(task.classes[0], first=False)
+    rest, _ = feed.parts(task)
+    was_training = net.training
+    every = torch.arange(len(images))
+    seen = look(net.eval(), feed, (), images, every) if memory.pick == "herding" else {}
+    net.train(was_training)
+    return rest[_chosen(memory.pick, seen, images, rest, quota, feed, task, "balance")]
+
+
+def _chosen(
+    pick: str,
+    seen: dict[str, Column],
+    images: Images,
+    among: Tensor,
+    quota: int,
+    feed: Feed,
+    task: Task,
+    why: str,
+) -> Tensor:
+    """Places in ``among`` of ``quota`` images a class, in the order in which they are kept."""
+    if pick == "herding":
+        z = seen["z"]
+        assert isinstance(z, Tensor)
+        return herd(z[among], images.y[among], quota)
+    where = (task.index,) if why == "memory" else (task.index, why)
+    return choose(images.y[among], quota, generator(feed.seed, "memory", *where))
+
+
+def _refresh(learner: Learner, net: Net, feed: Feed, task: Task) -> None:
+    """Old rows once more, for terms that want it."""
+    memory = learner.memory
+    terms = [term for term in learner.terms if term.refreshes]
+    if not terms or not len(memory):
+        return
+    images = Images(memory.tensor("x"), memory.tensor("y"))
+    seen = look(net, feed, terms, images, torch.arange(len(images)))
+    del seen["z"]
+    memory.replace(_referred(terms, seen, images.y, feed, task))
+
+
+@torch.no_grad()
+def look(
+    net: Net, feed: Feed, terms: Sequence[Term], images: Images, index: Tensor
+) -> dict[str, Column]:
+    """One pass over these images, as they are: the terms' columns, and the embeddings ``z``."""
+    parts: list[dict[str, Column]] = []
+    graph = any(term.needs_graph(net) for term in terms)
+    taps = [tap for term in terms for tap in term.taps]
+    for chunk in torch.split(index, CHUNK):
+        row = torch.full_like(chunk, -1)
+        batch = feed.canonical(images.pixels(chunk), images.y[chunk], row)
+        with torch.set_grad_enabled(graph):
+            out = net(batch.x, taps=taps)
+        stored: dict[str, Column] = {"z": out.z.detach()}
+        for term in terms:
+            stored |= term.remember(net, batch, out)
+        parts.append({name: move(c, CPU) for name, c in stored.items()})
+    return {name: join([part[name] for part in parts]) for name in parts[0]}
+
+
+def _referred(
+    terms: Sequence[Term], columns: dict[str, Column], y: Tensor, feed: Feed, task: Task
+) -> dict[str, Column]:
+    """The columns with the references that the terms want: their own, or a control's."""
+    for term in terms:
+        draw = generator(feed.seed, "noise", "reference", term.name, task.index)
+        columns = term.refer(columns, y, draw)
+    return columns
