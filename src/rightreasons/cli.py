@@ -153,6 +153,45 @@ def predict(run: Path, images: list[Path], *, pictures: Path | None = None, top:
 
 
 @app.command
+def explain(
+    run: Path,
+    images: list[Path],
+    *,
+    explainers: str = "gradcam,backprop,smoothgrad,guided",
+    tasks: str = "last",
+    of: str | None = None,
+    target: str = "last_block",
+    out: Path = Path("explain.png"),
+) -> None:
+    """Draw where a finished run looks: maps of several explainers over the images, as one picture.
+
+    Example: rrr explain runs/glyphs-small/er+rrr/0 photo.png --tasks all --out looks.png
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    images
+        Image files.
+    explainers
+        Explainers with commas between them, or all; `rrr list` names them.
+    tasks
+        last, all (a row for every task's checkpoint), or the number of a task.
+    of
+        The class that is explained (default: the predicted one).
+    target
+        The layer of Grad-CAM: last_block, paper, or a layer's name.
+    out
+        The picture.
+    """
+    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.use import explain_images
+
+    names = list(EXPLAINERS) if explainers == "all" else explainers.split(",")
+    explain_images(run, images, names, tasks, of, target, out)
+
+
+@app.command
 def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     """Learn new class folders as the next task of a finished run, from its weights and memory.
 

@@ -55,7 +55,9 @@ class NetFields:
     target: str | None = None
     """the layer that Grad-CAM explains, if not the paper's"""
     weights: str | None = None
-    """a torchvision file of weights, for resnet18, mobilenet-v2 and alexnet"""
+    """a torchvision file of weights, whole or of the trunk alone"""
+    flatten: int | None = None
+    """the side of the images, for the paper's authors' head on the flattened last map"""
 
 
 # --- what there is ---------------------------------------------------------------------------
@@ -225,20 +227,19 @@ class Parts:
             seed=self.seed,
         )
         n = self.net
-        return net(n.name, target=n.target, weights=n.weights), made
+        return net(n.name, target=n.target, weights=n.weights, flatten=n.flatten), made
 
 
 def build(config: Mapping[str, Any]) -> Parts:
     """Objects of a config; anything unknown or of another type is refused."""
     from rightreasons.augment import Augment
-    from rightreasons.nets import NETS
+    from rightreasons.nets import check_name
     from rightreasons.optimise import Train
 
     learner = learner_of(config)
     source = build_source(config)
     net = make(NetFields, config.get("net"), "net")
-    if net.name not in NETS:
-        raise unknown("net", net.name, NETS)
+    check_name(net.name)
     train = make(Train, config.get("train"), "train")
     if train.augment is None:
         train = replace(train, augment=Augment(flip=source.flip))

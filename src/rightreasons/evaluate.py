@@ -61,6 +61,7 @@ def evaluate(
     return record
 
 
+@torch.no_grad()
 def _look(
     learner: Learner, net: Net, feed: Feed, images: Images, index: Tensor
 ) -> dict[str, Tensor]:
@@ -68,20 +69,20 @@ def _look(
     x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
     with torch.set_grad_enabled(not closed_form(net, TARGET)):
         out = net(x, taps=(TARGET,))
-        scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
-        owner = feed.task_of[: scores.shape[1]].to(feed.device)
-        within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
-        answers = {"class": scores.argmax(1), "task": within.argmax(1)}
-        found = {f"{how}.correct": answer == y for how, answer in answers.items()}
-        best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
-        found["top5.correct"] = (best == y[:, None]).any(1)
-        found["map"] = gradcam(net, out, y, target=TARGET).detach()
-        if images.masks is not None:
-            masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
-            found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
-            for how, answer in answers.items():
-                pointed = point(gradcam(net, out, answer, target=TARGET).detach(), masks)
-                found[f"{how}.hit"], found[f"{how}.share"] = pointed
+    scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
+    owner = feed.task_of[: scores.shape[1]].to(feed.device)
+    within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
+    answers = {"class": scores.argmax(1), "task": within.argmax(1)}
+    found = {f"{how}.correct": answer == y for how, answer in answers.items()}
+    best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
+    found["top5.correct"] = (best == y[:, None]).any(1)
+    found["map"] = gradcam(net, out, y, target=TARGET)
+    if images.masks is not None:
+        masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
+        found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
+        for how, answer in answers.items():
+            pointed = point(gradcam(net, out, answer, target=TARGET), masks)
+            found[f"{how}.hit"], found[f"{how}.share"] = pointed
     return {name: value.cpu() for name, value in found.items()}
 
 

@@ -16,7 +16,7 @@ from rightreasons.config import resolve
 from rightreasons.errors import UserError
 
 RUNS = 3  # averaged in the paper
-NETS = {"RN18": "resnet18", "Alex": "alexnet", "SQ": "squeezenet"}
+NETS = {"RN18": "resnet18", "Alex": "alexnet", "SQ": "squeezenet1_1"}
 EXPLAINERS = {"GCam": "gradcam", "BP": "backprop", "Smooth": "smoothgrad"}
 SHORT = {"RRR": "er+rrr", "FT": "finetune", "Finetune": "finetune", "JT": "joint"}
 

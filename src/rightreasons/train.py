@@ -104,7 +104,12 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
             "tasks": [[stream.class_names[c] for c in task.classes] for task in stream],
             "images": sizes,
         },
-        "net": {"name": net.name, "target": net.target, "weights": net.weights},
+        "net": {
+            "name": net.name,
+            "target": net.target,
+            "weights": net.weights,
+            **({"flatten": net.flatten} if net.flatten else {}),
+        },
         "train": plain(train),
         **sections(learner),
     }
@@ -136,8 +141,9 @@ class Loop:
 
     def check(self) -> None:
         """Refuse before training what would fail later."""
+        net, x = self._probe()
         for term in self.learner.terms:
-            term.check(self.net)
+            term.check(net, x)
             if term.view == "shared" and not self.learner.replays:
                 raise UserError(
                     f"{term.name}.view is shared and {self.learner.name} replays nothing to share; "
@@ -160,15 +166,15 @@ class Loop:
             raise UserError(
                 "masks are given and every one of them is empty; pass real ones or none"
             )
-        self._probe()
+        with torch.no_grad():  # a layer without maps is refused here
+            net(x, taps=[TARGET, *_taps(self.learner.terms)])
 
-    @torch.no_grad()
-    def _probe(self) -> None:
-        """One forward of a blank image with every tap: a layer without maps is refused here."""
+    def _probe(self) -> tuple[Net, Tensor]:
+        """A copy of the net with a head of a few classes, and as many images, to try terms on."""
         net = copy.deepcopy(self.net).to(self.device).eval()
-        net.resize(1)
-        blank = torch.zeros_like(self.stream[-1].train.x[:1])
-        net(self.feed.normalise(blank), taps=[TARGET, *_taps(self.learner.terms)])
+        net.resize(0)
+        net.grow(4, torch.Generator().manual_seed(0))
+        return net.to(self.device), self.feed.normalise(self.stream[-1].train.x[:4])
 
     def run(self, run: Run | None, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:

@@ -81,15 +81,16 @@ def _masks(images: Images, feed: Feed) -> Tensor:
     return middle(images.masks[images.positions(index)], feed.cut)
 
 
+@torch.no_grad()
 def _look(learner: Learner, net: Net, feed: Feed, x: Tensor, y: Tensor, masks: Tensor) -> Arrays:
     was_training = net.training
     net.eval()
     normal, label = feed.normalise(x), y.to(feed.device)
     with torch.set_grad_enabled(not closed_form(net, TARGET)):
         out = net(normal, taps=(TARGET,))
-        answer = learner.predict(net, normal, out, learner.memory).argmax(1)
-        maps = gradcam(net, out, answer, target=TARGET).detach().cpu()
-        label_maps = gradcam(net, out, label, target=TARGET).detach().cpu()
+    answer = learner.predict(net, normal, out, learner.memory).argmax(1)
+    maps = gradcam(net, out, answer, target=TARGET).cpu()
+    label_maps = gradcam(net, out, label, target=TARGET).cpu()
     net.train(was_training)
     row, column = peaks(enlarge(maps, masks.shape[1:]))
     height, width = masks.shape[1:]

@@ -61,6 +61,27 @@ def test_predict_names_classes_and_draws_where_it_looked(place):
         assert picture.size[0] > 200
 
 
+def test_explain_draws_explainers_side_by_side_for_every_task(place):
+    grey, clear = place / "grey.png", place / "clear.png"
+    image = next((place / "new").glob("*/*.png"))
+    with Image.open(image) as pixels:
+        pixels.convert("L").save(grey)
+        pixels.convert("RGBA").save(clear)
+    words = ["--explainers", "gradcam,guided", "--tasks", "all", "--out", place / "why.png"]
+    done = rrr("explain", place / "run", image, grey, clear, *words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and lines[0].startswith(f"{image}: task 1: ")
+    assert all(line.count("%") == 2 for line in lines[:3])
+    with Image.open(place / "why.png") as picture:
+        width, height = picture.size
+    assert height > 1.5 * width  # six rows of three
+    one = rrr("explain", place / "run", image, "--out", place / "one.png")
+    assert one.returncode == 0, one.stderr
+    with Image.open(place / "one.png") as picture:
+        assert picture.size[0] > 3 * picture.size[1]
+
+
 def test_extend_learns_new_folders_beside_the_run(place):
     before = (place / "run" / "result.json").read_text("utf-8")
     done = rrr("extend", "run", "new", cwd=place)
@@ -79,6 +100,16 @@ def test_extend_learns_new_folders_beside_the_run(place):
         (["predict", "run", "none.png"], "there is no image none.png"),
         (["predict", "run", "run/config.yaml"], "cannot be read as an image"),
         (["predict", "new", "none.png"], "holds no run"),
+        (["explain", "run", "none.png"], "there is no image none.png"),
+        (["explain", "run", "run/config.yaml"], "cannot be read as an image"),
+        (["explain", "new", "none.png"], "holds no run"),
+        (["explain", "run", "none.png", "--explainers", "gradcm"], "did you mean 'gradcam'"),
+        (["explain", "run", "none.png", "--tasks", "7"], "no checkpoint of task 7"),
+        (["explain", "run", "none.png", "--tasks", "first"], "expected last, all"),
+        (["explain", "run", "none.png", "--of", "nothing"], "unknown class 'nothing'"),
+        (["explain", "run", "none.png", "--out", "no/where.png"], "a folder that exists"),
+        (["run", "glyphs-small", "er+rrr", "rrr.explain=guide"], "did you mean 'guided'"),
+        (["run", "glyphs-small", "er", "net.name=resnet181"], "did you mean 'resnet18'"),
         (["extend", "run", "nowhere"], "nowhere"),
         (["show", "rrrr"], "did you mean 'rrr'"),
         (["compare", "glyphs-small", "er", "--table", "no/where.md"], "does not exist"),
@@ -94,7 +125,10 @@ def test_bad_words_get_one_sentence(place, words, said):
     assert said in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("name", ["rrr", "er+evidence", "glyphs-small", "train", "folder"])
+@pytest.mark.parametrize(
+    "name",
+    ["rrr", "er+evidence", "glyphs-small", "train", "folder", "smoothgrad", "squeezenet1_1"],
+)
 def test_show_prints_fields_and_defaults(name):
     done = rrr("show", name)
     assert done.returncode == 0, done.stderr
@@ -104,6 +138,8 @@ def test_show_prints_fields_and_defaults(name):
         "glyphs-small": ["tasks: 5", "resnet8"],
         "train": ["train.epochs", "train.later"],
         "folder": ["data.path", "(needed)"],
+        "smoothgrad": ["Smilkov", "samples=40", "rrr.explain=smoothgrad"],
+        "squeezenet1_1": ["features.12.expand3x3", "13x13", "33.3 %"],
     }[name]
     assert all(word in done.stdout for word in expected)
 
