@@ -30,11 +30,11 @@ lint: .venv/test.stamp
 	$(PYTHON) -m venv $(VENV_FLAGS) .venv
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[report]'
 	touch $@
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,report,tensorboard,browser]'
 	touch $@
 
 clean:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -34,3 +37,13 @@ def tiny_net() -> Net:
 @pytest.fixture
 def tiny_train() -> rr.Train:
     return rr.Train(epochs=2, batch=8, optimiser="adamw", augment=rr.Augment(2, False))
+
+
+@pytest.fixture(scope="session")
+def made_up():
+    """The benchmark of the report makes run folders with made-up numbers; tests use the same."""
+    path = Path(__file__).parents[1] / "benchmarks" / "report.py"
+    spec = importlib.util.spec_from_file_location("report_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

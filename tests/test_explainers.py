@@ -1,6 +1,8 @@
-"""Grad-CAM and evidence: the vectors, Captum, closed form against autograd, no side effects."""
+"""Explainers: the vectors, closed form against autograd, no side effects; Captum is elsewhere."""
 
 from __future__ import annotations
+
+import weakref
 
 import pytest
 import torch
@@ -8,7 +10,10 @@ from captum.attr import LayerGradCam
 from torch import nn
 
 import rightreasons as rr
-from rightreasons.explainers import gradcam
+from likes import like
+from rightreasons import slopes
+from rightreasons.explainers import EXPLAINERS, attribution, gradcam, magnitude
+from rightreasons.nets.net import INPUT
 from rightreasons.types import Out
 
 
@@ -108,31 +113,266 @@ def test_mean_of_evidence_is_the_logit(tiny_net):
     assert torch.allclose(maps - without, net.head.bias[:, None, None].expand_as(maps))
 
 
-@pytest.mark.parametrize("target", ["last_block", "paper"])
-def test_explaining_has_no_side_effect(tiny_net, target):
+def explain(name, net, at, y, **options):
+    if name in ("smoothgrad", "integrated_gradients"):
+        options["samples"] = 3
+    if "gradcam" in name:
+        options["target"] = "paper"
+    return EXPLAINERS[name](net, at, y, **options)
+
+
+def hooks(net):
+    return [
+        m for m in net.modules() if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks
+    ]
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_explaining_has_no_side_effect(tiny_net, name):
     """Buffers, modes, hooks and gradients are as before (the authors' hooks pile up)."""
     net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    modes = [part.training for part in net.modules()]
-    for _ in range(3):
-        gradcam(net, x, y, target=target)
+    modes, pixels = [part.training for part in net.modules()], x.clone()
+    first, again = (explain(name, net, x, y) for _ in range(2))
+    assert torch.equal(first, again)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert [part.training for part in net.modules()] == modes
-    assert not any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in net.modules()
-    )
+    assert not hooks(net)
     assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(x, pixels) and not x.requires_grad and x.grad is None
 
 
-@pytest.mark.parametrize("target", ["last_block", "paper"])
-def test_a_map_does_not_depend_on_its_batch_mates(tiny_net, target):
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_a_map_does_not_depend_on_its_batch_mates(tiny_net, name):
     net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
     net.train()
-    whole = gradcam(net, x, y, target=target)
-    alone = torch.cat([gradcam(net, x[i : i + 1], y[i : i + 1], target=target) for i in range(6)])
+    whole = explain(name, net, x, y)
+    alone = torch.cat([explain(name, net, x[i : i + 1], y[i : i + 1]) for i in range(6)])
     assert whole.abs().max() > 0
     assert torch.allclose(whole, alone, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_without_gradients_the_map_is_the_same_and_has_no_graph(tiny_net, name):
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    inside = explain(name, net, x, y)
+    with torch.no_grad():
+        outside = explain(name, net, x, y)
+    assert inside.requires_grad and not outside.requires_grad
+    assert torch.allclose(inside, outside, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_a_given_pass_is_explained_as_its_images_are_and_so_is_a_part_of_it(tiny_net, name):
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    expected = explain(name, net, x, y)
+    out = net(x, taps=(INPUT, "paper"))
+    chosen = torch.tensor([4, 1, 2])
+    assert torch.allclose(explain(name, net, out, y), expected, rtol=1e-10, atol=1e-14)
+    part = explain(name, net, out.where(chosen), y[chosen])
+    assert torch.allclose(part, expected[chosen], rtol=1e-10, atol=1e-14)
+    part.sum().backward()
+    assert net.head.weight.grad.abs().max() > 0 and net.module.conv1.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["guided", "deconvnet", "guided_gradcam"])
+def test_ordinary_gradients_are_untouched_by_another_rule_for_relu(name):
+    """In the very graph that was explained, and in passes before and after."""
+    net, x, y = like("resnet"), images(), torch.arange(6) % 5
+
+    def gradients(explained):
+        out = net(x, taps=(INPUT, "paper"))
+        if explained:
+            explain(name, net, out, y)
+        return torch.autograd.grad(out.logits.square().sum(), list(net.parameters()))
+
+    plain, after, later = gradients(False), gradients(True), gradients(False)
+    for a, b, c in zip(plain, after, later, strict=True):
+        assert torch.equal(a, b) and torch.equal(a, c)
+    assert not torch.allclose(explain("guided", net, x, y), explain("backprop", net, x, y))
+
+
+def test_a_relu_is_found_as_a_function_as_a_module_and_clipped_at_six():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 8, 8, generator=draw)
+    y = torch.tensor([0, 1])
+
+    class Called(nn.Module):
+        def __init__(self, call):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+            self.call = call
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.fc(self.call(self.conv(x)).mean((2, 3)))
+
+    maps = []
+    for call in (torch.relu, nn.ReLU(inplace=True), nn.ReLU6(), nn.functional.relu):
+        torch.manual_seed(3)
+        net = rr.net(Called(call), size=8)
+        net.grow(2, torch.Generator().manual_seed(0))
+        maps.append(rr.guided(net, x, y))
+    assert all(torch.equal(maps[0], other) for other in maps[1:])
+    for call in (nn.Hardtanh(), nn.GELU(), nn.LeakyReLU()):
+        net = rr.net(Called(call), size=8)
+        net.grow(2)
+        with pytest.raises(rr.UserError, match="has no ReLU"):
+            rr.deconvnet(net, x, y)
+
+
+def test_the_guided_rule_on_one_relu():
+    """y = w relu(x): guided passes w where x > 0 and w > 0, deconvnet wherever w > 0."""
+
+    class One(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.ReLU()
+            self.fc = nn.Linear(4, 1, bias=False)
+
+        def forward(self, x):
+            return self.fc(self.body(x).flatten(1))
+
+    net = rr.Net(One(), head="fc", taps={"last_block": "body"})
+    net.resize(1)
+    net.head.weight.data = torch.tensor([[2.0, -3.0, 5.0, -7.0]])
+    x, y = torch.tensor([1.0, 1.0, -1.0, -1.0]).view(1, 1, 2, 2), torch.tensor([0])
+    for explainer, expected in (
+        (rr.backprop, [2.0, 3.0, 0.0, 0.0]),
+        (rr.guided, [2.0, 0.0, 0.0, 0.0]),
+        (rr.deconvnet, [2.0, 0.0, 5.0, 0.0]),
+        (rr.gradient_x_input, [2.0, 0.0, 0.0, 0.0]),
+        (rr.integrated_gradients, [2.0, 0.0, 0.0, 0.0]),
+    ):
+        assert explainer(net, x, y).flatten().tolist() == pytest.approx(expected), explainer
+
+
+def test_three_channels_to_one_map():
+    """methods: of the gradient (-3,1,2) max-abs 3, sum-abs 6, mean-abs 2, l2 3.741657."""
+    values = torch.tensor([-3.0, 1.0, 2.0]).view(1, 3, 1, 1)
+    for how, expected in (("max", 3.0), ("sum", 6.0), ("mean", 2.0), ("l2", 3.741657)):
+        assert magnitude(values, how, False).item() == pytest.approx(expected)
+    assert magnitude(values, "max", True).item() == 0.0
+    assert attribution(values + 1, False).item() == 3.0
+    assert attribution(values - 1, False).item() == 0.0
+    assert attribution(values - 1, True).item() == -3.0
+    zero = torch.zeros(1, 3, 2, 2, requires_grad=True)
+    magnitude(zero, "l2", False).sum().backward()
+    assert torch.isfinite(zero.grad).all()
+    with pytest.raises(rr.UserError, match="did you mean 'mean'"):
+        magnitude(values, "meen", False)
+
+
+def test_the_noise_of_smoothgrad_has_the_deviation_of_the_image_range():
+    """methods: range [-2,3] and 0.2 make 1.0; the draws belong to the image."""
+    x = torch.zeros(2, 3, 32, 32)
+    x[:, 0, 0, 0], x[:, 0, 0, 1] = -2.0, 3.0
+    x[1, 2, 5, 5] = 1.0
+    seen = []
+
+    class Sees(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Conv2d(3, 2, 1)
+            self.fc = nn.Linear(2, 1)
+
+        def forward(self, x):
+            seen.append(x.detach().clone())
+            return self.fc(self.body(x).mean((2, 3)))
+
+    net = rr.net(Sees())
+    net.grow(1)
+    seen.clear()
+    rr.smoothgrad(net, x, torch.tensor([0, 0]), samples=8)
+    noise = seen[0].view(8, 2, 3, 32, 32) - x
+    assert noise.std().item() == pytest.approx(1.0, rel=0.02)
+    assert noise.mean().abs() < 0.02
+    assert not torch.equal(noise[0, 0], noise[0, 1]) and not torch.equal(noise[0, 0], noise[1, 0])
+    seen.clear()
+    rr.smoothgrad(net, x.flip(0), torch.tensor([0, 0]), samples=8)
+    other = seen[0].view(8, 2, 3, 32, 32) - x.flip(0)
+    assert torch.allclose(other.flip(1), noise, atol=1e-6)
+    keys = torch.tensor([5, 5])
+    seen.clear()
+    rr.smoothgrad(net, x, torch.tensor([0, 0]), samples=2, keys=keys)
+    same = seen[0].view(2, 2, 3, 32, 32) - x
+    assert torch.allclose(same[:, 0], same[:, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["smoothgrad", "integrated_gradients"])
+def test_points_in_chunks_give_the_same_map_and_gradient_in_bounded_memory(
+    tiny_net, name, monkeypatch
+):
+    """Several chunks keep no graph: what is saved for the backward does not grow with samples."""
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    weights = torch.rand(6, 16, 16, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
+
+    class Saved:
+        """A tensor that some graph keeps; the set knows which are alive."""
+
+        def __init__(self, value):
+            self.value = value.detach()  # an output that keeps itself would never be freed
+            alive.add(self)
+
+    alive = weakref.WeakSet()
+
+    def look(samples):
+        net.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.value):
+            maps = EXPLAINERS[name](net, x, y, samples=samples)
+            held = sum(saved.value.nbytes for saved in alive)
+            (maps * weights).sum().backward()
+        return maps.detach(), [p.grad.clone() for p in net.parameters() if p.ndim > 1], held
+
+    at_once, gradients, whole = look(8)
+    monkeypatch.setattr(slopes, "PIXELS", 5 * 16 * 16)  # five images at a time
+    in_chunks, again, few = look(8)
+    assert torch.allclose(at_once, in_chunks, rtol=1e-10, atol=1e-14)
+    for a, b in zip(gradients, again, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-14)
+    assert few < whole / 20
+    assert look(16)[2] == few
+
+
+def test_integrated_gradients_add_up_to_the_score():
+    """Completeness: the signed map sums to the score minus that of the mean image."""
+    net, x, y = like("gelu"), images(4), torch.arange(4)
+    with torch.no_grad():
+        maps = rr.integrated_gradients(net, x, y, signed=True)
+        score = net(x).logits - net(torch.zeros_like(x)).logits
+    assert torch.allclose(maps.sum((1, 2)), score.gather(1, y[:, None])[:, 0], rtol=1e-4)
+
+
+def test_a_pass_without_the_tap_is_answered_with_what_to_type(tiny_net):
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    with pytest.raises(rr.UserError, match=r"call net\(x, taps=\('\(input\)',\)\)"):
+        rr.backprop(net, net(x), y)
+
+
+class Cuts(nn.Module):
+    """A net with a part that has no derivative."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.late = nn.Conv2d(4, 4, 3)
+        self.fc = nn.Linear(4, 2)
+        self.how = how
+
+    def forward(self, x):
+        return self.fc(self.late(self.how(self.conv(x))).mean((2, 3)))
+
+
+def test_a_part_without_a_derivative_is_named():
+    x, y = torch.randn(2, 3, 8, 8), torch.tensor([0, 1])
+    net = rr.net(Cuts(lambda h: h.detach()), size=8, target="conv")
+    net.grow(2)
+    with pytest.raises(rr.UserError, match="with respect to layer 'conv'"):
+        rr.gradcam(net, x, y, target="paper")
+    with pytest.raises(rr.UserError, match="with respect to the images"):
+        rr.backprop(net, x, y)
+    assert rr.gradcam(net, x, y, target="late").abs().max() >= 0
 
 
 def test_a_pass_without_a_graph_is_refused(tiny_net):

@@ -122,6 +122,61 @@ def test_predict_reads_files(pictures, known):
     assert model.predict([file]).names == model.predict(pixels).names
 
 
+def test_explain_gives_the_maps_of_the_explainers_for_the_predicted_class(pictures, known):
+    from rightreasons.explainers import EXPLAINERS
+
+    model = rr.load(known)
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    x = stream[0].test.x[:3]
+    found = model.explain(x, list(EXPLAINERS))
+    predicted = model.predict(x)
+    assert found.names == predicted.names
+    assert np.allclose(found.confidence, predicted.confidence)
+    assert np.array_equal(found.images, x)
+    assert np.allclose(found.maps["gradcam"], predicted.maps, atol=1e-6)
+    assert list(found.maps) == list(EXPLAINERS)
+    assert all(maps.shape == (3, 16, 16) and maps.max() > 0 for maps in found.maps.values())
+    y = torch.full((3,), CLASSES.index("c"))
+    expected = rr.backprop(model.net, model.normal(x), y).detach().numpy()
+    assert np.allclose(model.explain(x, ["backprop"], of="c").maps["backprop"], expected)
+    other = model.explain(x, ["gradcam"], target="stages.1").maps["gradcam"]
+    assert not np.allclose(other, found.maps["gradcam"])
+
+
+def test_the_model_of_an_earlier_task_knows_its_own_classes(pictures, known):
+    first, last = rr.load(known, task=1), rr.load(known, task=2)
+    assert first.class_names == CLASSES[:2] and last.class_names == CLASSES[:4]
+    assert first.net.classes == 2
+    state = rr.load(known).net.state_dict()
+    assert all(torch.equal(v, state[k]) for k, v in last.net.state_dict().items())
+    file = next((pictures / "known" / "d").iterdir())
+    assert first.explain([file]).names[0] in CLASSES[:2]
+    for call, words in (
+        (lambda: rr.load(known, task=3), "no checkpoint of task 3; it has 1, 2"),
+        (lambda: first.explain([file], of="d"), "unknown class 'd'"),
+        (lambda: first.explain([file], ["gradcm"]), "did you mean 'gradcam'"),
+        (lambda: first.explain([file], target="stages.9"), "unknown layer"),
+        (lambda: first.explain([file], target="fc"), "expected maps of shape"),
+    ):
+        with pytest.raises(rr.UserError, match=words):
+            call()
+
+
+def test_a_net_of_ones_own_is_given_to_load_and_left_as_it_is(pictures, tmp_path):
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 6, 3, 2, 1), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(), torch.nn.Linear(6, 2),
+    )  # fmt: skip
+    net = rr.net(module, size=16)
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(2, False))
+    rr.fit(learner(), net, stream, train=train, run=tmp_path / "run", progress=False)
+    first, last = (rr.load(tmp_path / "run", net, task=k) for k in (1, 2))
+    assert (first.net.classes, last.net.classes, net.classes) == (2, 4, 0)
+    with pytest.raises(rr.UserError, match="pass net=rr.net"):
+        rr.load(tmp_path / "run")
+
+
 def test_bad_input_is_refused_in_one_sentence(pictures, known, tmp_path):
     model = rr.load(known)
     broken = tmp_path / "broken.png"

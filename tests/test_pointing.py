@@ -7,9 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rightreasons.metrics import backward_transfer, final_accuracy
 from rightreasons.pointing import (
+    Outcomes,
     drift,
     enlarge,
     outcomes,
@@ -167,3 +170,84 @@ def test_maps_that_stay_zero_have_not_moved_and_those_that_die_have():
     zero, one = torch.zeros(1, 5, 5), torch.ones(1, 5, 5)
     assert drift(zero, zero) == pytest.approx((1, 1, 0))
     assert drift(one, zero).cosine == 0
+
+
+# --- against loops over images -------------------------------------------------------------------
+
+
+@st.composite
+def games(draw):
+    """Turns of the game after each of T tasks: task, hit and right answer of every image."""
+    tasks = draw(st.integers(2, 4))
+    turn = st.tuples(st.booleans(), st.booleans())
+    return [
+        [(i, *draw(turn)) for i in range(k + 1) for _ in range(draw(st.integers(1, 5)))]
+        for k in range(tasks)
+    ]
+
+
+def counted(turns, tasks):
+    task, hit, correct = (torch.tensor(column) for column in zip(*turns, strict=True))
+    return outcomes(hit.bool(), correct.bool(), task, tasks)
+
+
+def mean_known(values):
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def same(ours, theirs):
+    return math.isnan(ours) if theirs is None else ours == pytest.approx(theirs, abs=1e-12)
+
+
+@given(games())
+@settings(max_examples=60, deadline=None)
+def test_pg_acc_pg_bwt_precision_and_recall_against_loops(rows):
+    T = len(rows)
+    parts = [counted(turns, T) for turns in rows]
+    every = Outcomes(*(np.array([getattr(p, n) for p in parts]) for n in Outcomes._fields))
+
+    def share(k, i, among, of):
+        chosen = [turn for turn in rows[k] if turn[0] == i and among(turn)]
+        return sum(of(turn) for turn in chosen) / len(chosen) if chosen else None
+
+    def is_hit(turn):
+        return turn[1]
+
+    def is_right(turn):
+        return turn[2]
+
+    def anything(turn):
+        return True
+
+    end = [share(T - 1, i, anything, is_hit) for i in range(T)]
+    right_after = [share(i, i, anything, is_hit) for i in range(T)]
+    assert final_accuracy(every.accuracy()) == pytest.approx(sum(end) / T)
+    moved = sum(end[i] - right_after[i] for i in range(T - 1)) / (T - 1)
+    assert backward_transfer(every.accuracy()) == pytest.approx(moved, abs=1e-12)
+    for values, among, of in (
+        (every.precision(), is_right, is_hit),
+        (every.recall(), is_hit, is_right),
+    ):
+        after, last, missing = right_after_and_at_the_end(values)
+        expected = [share(i, i, among, of) for i in range(T)]
+        expected_end = [share(T - 1, i, among, of) for i in range(T)]
+        assert same(after, mean_known(expected)) and same(last, mean_known(expected_end))
+        assert missing == [*expected, *expected_end].count(None)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=3, max_size=3))
+@settings(max_examples=80, deadline=None)
+def test_peak_hit_and_share_against_loops(rows):
+    values = torch.tensor(rows, dtype=torch.float32)[None]
+    mask = torch.tensor([[(r * 5 + c) % 3 == 0 for c in range(4)] for r in range(3)])[None]
+    most = max(max(row) for row in rows)
+    ties = [(r, c) for r in range(3) for c in range(4) if rows[r][c] == most]
+    row = sum(r for r, _ in ties) // len(ties)
+    column = sum(c for _, c in ties) // len(ties)
+    assert [int(v) for v in peaks(values)] == [row, column]
+    on = sum(rows[r][c] for r in range(3) for c in range(4) if mask[0, r, c])
+    total = sum(map(sum, rows))
+    found = point(values, mask)  # maps of the mask's own size are not enlarged
+    assert found.hit.item() is (bool(mask[0, row, column]) and most > 0)
+    assert found.share.item() == pytest.approx(on / total if total else 0.0)

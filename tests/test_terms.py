@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import rightreasons as rr
+from rightreasons.explainers import EXPLAINERS
 from rightreasons.memory import Ragged
 from rightreasons.terms.base import decode, encode
 from rightreasons.terms.rrr import normalise
@@ -257,6 +260,10 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
         (lambda: rr.RRR(explain="gradcm"), "gradcam"),
         (lambda: rr.Evidence(dtype="float61"), "float16"),
         (lambda: rr.RRR(rows=0), "at least 1"),
+        (lambda: rr.RRR(samples=0), "at least 1"),
+        (lambda: rr.RRR(channels="maxx"), "did you mean 'max'"),
+        (lambda: rr.RRR(cells="mean"), "expected full"),
+        (lambda: rr.RRR(explain="smoothgrad", view="shared"), "rrr.view=canonical"),
         (lambda: rr.RRR(weight=float("nan")), "0 or more"),
         (lambda: rr.ER() + rr.RRR() + rr.RRR(), "already"),
         (lambda: rr.Joint() + rr.RRR(), "takes no term"),
@@ -340,6 +347,133 @@ def test_controls_store_references_that_are_not_the_rows_own(tiny_net, kind, how
     if how == "cells":
         assert torch.equal(before.flatten(-2).sort().values, after.flatten(-2).sort().values)
     assert loss_of(term, net, batch, other) > 10 * loss_of(term, net, batch, own) + 1e-9
+
+
+@pytest.mark.parametrize("dtype, bar", [("uint8", 1e-2), ("float16", 1e-3)])
+@pytest.mark.parametrize(
+    "term", [rr.RRR(), rr.RRR(target="last_block", signed=True), rr.Evidence()], ids=str
+)
+def test_small_storage_costs_little_right_after_storing(tiny_net, term, dtype, bar):
+    """The scale of each map keeps what rounding takes below a share of the mean magnitude."""
+    term = replace(term, dtype=dtype)
+    if isinstance(term, rr.RRR):
+        term = replace(term, reduction="pixel_mean")
+    net = trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    columns = stored(term, net, batch)
+    column = columns[f"{term.name}.map"]
+    values = column.padded()[0] if isinstance(column, Ragged) else column
+    assert str(values.dtype) == f"torch.{dtype}"
+    size = decode(values, columns[f"{term.name}.scale"], batch.x).abs().mean()
+    assert 0 < loss_of(term, net, batch, columns) < bar * size
+
+
+@pytest.mark.parametrize("explain", EXPLAINERS)
+def test_er_with_every_explainer_trains_on_glyphs(tiny_stream, tiny_net, tiny_train, explain):
+    joined = rr.ER(memory=rr.Memory(12)) + rr.RRR(explain=explain, rows=4, samples=2)
+    result = rr.fit(joined, tiny_net, tiny_stream, train=tiny_train, progress=False)
+    plain = rr.fit(rr.ER(memory=rr.Memory(12)), tiny_net, tiny_stream, train=tiny_train)
+    assert all(0 < record["losses"]["rrr"] < 1e6 for record in result.records[1:])
+    side = 4 if explain == "gradcam" else 16
+    assert result.learner.memory["rrr.map"].shape == (12, side, side)
+    assert not torch.equal(result.net.head.weight, plain.net.head.weight)
+
+
+@pytest.mark.parametrize("explain", ["backprop", "guided", "integrated_gradients"])
+def test_pixel_maps_in_the_shared_view_follow_their_image(tiny_net, explain):
+    """Through the learner's own forward; with identity geometry the loss is zero after storing."""
+    term = rr.RRR(explain=explain, view="shared", bn="frozen", dtype="float32", samples=2)
+    net = trained(tiny_net, dtype=torch.float32)
+    x, y = images(dtype=torch.float32), torch.arange(6) % 5
+    columns = stored(term, net, batch_of(x, y))
+    identity = torch.eye(2, 3).expand(6, 2, 3)
+    batch = batch_of(x, y)._replace(geometry=Geometry(identity))
+    net.train()
+    assert loss_of(term, net, batch, columns) < 1e-4 * columns["rrr.map"].abs().sum((1, 2)).mean()
+
+
+def test_the_noise_of_a_row_stays_with_it_when_the_memory_shrinks(
+    tiny_stream, tiny_net, tiny_train
+):
+    """Rows move up as quotas shrink: by its place in memory a row would get another's noise."""
+    from rightreasons.train import Loop
+
+    term = rr.RRR(explain="smoothgrad", dtype="float32", rows=12)
+    loop = Loop(rr.ER(memory=rr.Memory(12)) + term, tiny_net, tiny_stream, tiny_train, seed=0)
+    for task in tiny_stream[:2]:
+        loop.net.grow(task.seen, torch.Generator().manual_seed(0))
+        for _ in range(3):
+            loop.net.train()(loop.feed.normalise(tiny_stream[0].train.x[:8]))
+        if task.index == 0:
+            loop.remember(task)
+            first = loop.memory["rrr.noise"].clone()
+            loop.memory.shrink(4)
+    assert not torch.equal(loop.memory["rrr.noise"], first[: len(loop.memory)])
+    loop.net.eval()
+    rows = loop.feed.remembered(torch.arange(len(loop.memory)))
+    columns = loop.feed.columns(rows.row)
+    with torch.no_grad():  # the weights of the moment, with the noise that each row had
+        other = stored(term, loop.net, rows)
+    assert torch.equal(other["rrr.noise"], columns["rrr.noise"])
+    fresh = columns | {"rrr.map": other["rrr.map"], "rrr.scale": other["rrr.scale"]}
+    value = loss_of(term, loop.net, rows, fresh)
+    assert value < 1e-4 * other["rrr.map"].sum((1, 2)).mean()
+    wrong = fresh | {"rrr.noise": fresh["rrr.noise"].flip(0)}
+    assert loss_of(term, loop.net, rows, wrong) > 1e-2 * other["rrr.map"].sum((1, 2)).mean()
+
+
+def test_fewer_cells_are_means_of_the_map(tiny_net):
+    net = trained(tiny_net, dtype=torch.float32)
+    batch = batch_of(images(dtype=torch.float32), torch.arange(6) % 5)
+    whole = stored(rr.RRR(explain="backprop", dtype="float32"), net, batch)["rrr.map"]
+    small = stored(rr.RRR(explain="backprop", cells=4, dtype="float32"), net, batch)["rrr.map"]
+    expected = whole.view(6, 4, 4, 4, 4).mean((2, 4))
+    assert torch.allclose(small, expected, rtol=1e-5)
+
+
+class Rounds(torch.nn.Module):
+    """A net with a part whose derivative is zero, missing, or there only once."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.fc = torch.nn.Linear(4, 2)
+        self.how = how
+
+    def forward(self, x):
+        return self.fc(self.how(self.conv(x)).mean((2, 3)))
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, slope):
+        return 2 * ctx.saved_tensors[0] * slope
+
+
+@pytest.mark.parametrize(
+    "how, explain, words",
+    [
+        (lambda h: h.round() + 0 * h.detach(), "backprop", "gives empty maps"),
+        (lambda h: h.detach().tanh(), "gradcam", "cannot be differentiated"),
+        (lambda h: h.detach(), "backprop", "cannot be differentiated"),
+        (Once.apply, "backprop", "has no second derivative"),
+        (torch.tanh, "guided", "has no ReLU"),
+    ],
+)
+def test_a_net_that_cannot_be_explained_is_refused_before_training(
+    tiny_stream, tiny_train, how, explain, words
+):
+    net = rr.net(Rounds(how), size=16, target="conv")
+    learner = rr.ER() + rr.RRR(explain=explain)
+    with pytest.raises(rr.UserError, match=words) as caught:
+        rr.fit(learner, net, tiny_stream, train=tiny_train, progress=False)
+    assert "\n" not in str(caught.value)
 
 
 def test_stored_activations_against_a_loop(tiny_net):

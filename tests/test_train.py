@@ -124,8 +124,10 @@ def test_records_add_up(tiny_stream, tiny_net, tiny_train):
     assert known.lengths.tolist() == [2] * 4 + [4] * 4 + [6] * 4
     assert known.values.nbytes == sum(known.lengths.tolist()) * 4 * 4 * 2
     assert result.seen[-1] == pytest.approx(np.mean(result.R[-1]))
-    assert set(result.matrices) == {"class", "task", "pointing", "pointing_task"}
+    assert set(result.matrices) == {"class", "task", "top5", "pointing", "pointing_task"}
     assert (result.matrices["task"][-1] >= result.R[-1]).all()
+    assert (result.matrices["top5"][:2, :1] == 1).all()  # four classes are among the best five
+    assert (result.matrices["top5"][-1] >= result.R[-1]).all()
     counts = result.outcomes()
     total = counts.tp + counts.fp + counts.fn + counts.tn
     assert total[-1].tolist() == last["pointing"]["images"] == [8, 8, 8]

@@ -40,19 +40,40 @@ _HOME = {
     "evidence": "explainers",
     "extend": "model",
     "fit": "train",
+    "backprop": "explainers",
+    "deconvnet": "explainers",
     "gradcam": "explainers",
+    "gradient_x_input": "explainers",
+    "guided": "explainers",
+    "guided_gradcam": "explainers",
+    "integrated_gradients": "explainers",
+    "sanity": "sanitycheck",
+    "smoothgrad": "explainers",
+    "storage": "accounting",
     "load": "model",
     "net": "nets",
+    "plot_curves": "reports.plots",
+    "plot_evolution": "reports.plots",
+    "report": "reports.write",
     "stream": "streams",
+    "table": "reports.notebook",
 }
 
 __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
+    from rightreasons.accounting import storage as storage
     from rightreasons.augment import Augment as Augment
     from rightreasons.errors import UserError as UserError
+    from rightreasons.explainers import backprop as backprop
+    from rightreasons.explainers import deconvnet as deconvnet
     from rightreasons.explainers import evidence as evidence
     from rightreasons.explainers import gradcam as gradcam
+    from rightreasons.explainers import gradient_x_input as gradient_x_input
+    from rightreasons.explainers import guided as guided
+    from rightreasons.explainers import guided_gradcam as guided_gradcam
+    from rightreasons.explainers import integrated_gradients as integrated_gradients
+    from rightreasons.explainers import smoothgrad as smoothgrad
     from rightreasons.learners.base import Learner as Learner
     from rightreasons.learners.bic import BiC as BiC
     from rightreasons.learners.eeil import EEIL as EEIL
@@ -70,7 +91,12 @@ if TYPE_CHECKING:
     from rightreasons.nets import net as net
     from rightreasons.nets.net import Net as Net
     from rightreasons.optimise import Train as Train
+    from rightreasons.reports.notebook import table as table
+    from rightreasons.reports.plots import plot_curves as plot_curves
+    from rightreasons.reports.plots import plot_evolution as plot_evolution
+    from rightreasons.reports.write import report as report
     from rightreasons.result import Result as Result
+    from rightreasons.sanitycheck import sanity as sanity
     from rightreasons.streams import Stream as Stream
     from rightreasons.streams import stream as stream
     from rightreasons.terms import RRR as RRR

@@ -39,7 +39,8 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """Experience replay alone, with explanation replay and with evidence replay, on glyphs.
 
     Trains er, er+rrr and er+evidence on the embedded data set glyphs-small, matched, two runs at a
-    time, about three minutes on two cores; prints what came out and leaves the runs in a folder.
+    time, about three minutes on two cores; prints what came out, leaves the runs in a folder and
+    writes their page, as rrr report does.
 
     Example: rrr demo
 
@@ -54,6 +55,7 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
     # from seed 5 on: the benchmark's settings were chosen while looking at seeds 0 to 4
     compare("glyphs-small", ["er", "er+rrr", "er+evidence"], ["seed=5"], seeds=seeds, out=out)
+    _write_report([out], None, paper=False, tensorboard=False)
 
 
 @app.command
@@ -182,6 +184,45 @@ def predict(run: Path, images: list[Path], *, pictures: Path | None = None, top:
 
 
 @app.command
+def explain(
+    run: Path,
+    images: list[Path],
+    *,
+    explainers: str = "gradcam,backprop,smoothgrad,guided",
+    tasks: str = "last",
+    of: str | None = None,
+    target: str = "last_block",
+    out: Path = Path("explain.png"),
+) -> None:
+    """Draw where a finished run looks: maps of several explainers over the images, as one picture.
+
+    Example: rrr explain runs/glyphs-small/er+rrr/0 photo.png --tasks all --out looks.png
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    images
+        Image files.
+    explainers
+        Explainers with commas between them, or all; `rrr list` names them.
+    tasks
+        last, all (a row for every task's checkpoint), or the number of a task.
+    of
+        The class that is explained (default: the predicted one).
+    target
+        The layer of Grad-CAM: last_block, paper, or a layer's name.
+    out
+        The picture.
+    """
+    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.use import explain_images
+
+    names = list(EXPLAINERS) if explainers == "all" else explainers.split(",")
+    explain_images(run, images, names, tasks, of, target, out)
+
+
+@app.command
 def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     """Learn new class folders as the next task of a finished run, from its weights and memory.
 
@@ -201,12 +242,66 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     extend_run(run, folder, out)
 
 
+@app.command
+def report(
+    *runs: Path,
+    out: Path | None = None,
+    paper: bool = False,
+    follow: bool = False,
+    tensorboard: bool = False,
+) -> None:
+    """Write one page of all runs below a folder: curves, maps over tasks, pointing game, costs.
+
+    The page needs no network; tables (Markdown, LaTeX, CSV) and figures (SVG, PNG) lie beside it.
+
+    Example: rrr report runs
+
+    Parameters
+    ----------
+    runs
+        Folders that rrr run or rrr compare wrote, such as runs or runs/glyphs-small.
+    out
+        The page, such as report.html, or a folder for it (default: RUNS/report).
+    paper
+        Set the paper's numbers beside ours, with what is different in the protocol.
+    follow
+        Say how far the runs are and write the page anew as tasks end, until all have ended.
+    tensorboard
+        Also write TensorBoard events, in the folder tensorboard beside the page.
+    """
+    if follow:
+        from rightreasons.reports.write import follow as follow_runs
+
+        follow_runs(runs, out, paper, tensorboard)
+    else:
+        _write_report(list(runs), out, paper, tensorboard)
+
+
+def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: bool) -> None:
+    from rightreasons.reports import charts, write
+
+    target = write.report(runs, out, paper=paper, tensorboard=tensorboard)
+    if not charts.available():
+        print(charts.MISSING)
+    print(f"page: {target}; tables and figures beside it; open it with a browser")
+
+
 @app.command(name="list")
-def list_() -> None:
+def list_(*, paper: bool = False) -> None:
     """Name benchmarks, learners, terms, explainers, nets and data sources.
 
     Example: rrr list
+
+    Parameters
+    ----------
+    paper
+        Instead print the paper's tables, each row with the command that reproduces it.
     """
+    if paper:
+        from rightreasons.paper import listing as paper_listing
+
+        print("\n".join(paper_listing()))
+        return
     from rightreasons.show import listing
 
     listing()

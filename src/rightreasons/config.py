@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,7 +57,9 @@ class NetFields:
     target: str | None = None
     """the layer that Grad-CAM explains, if not the paper's"""
     weights: str | None = None
-    """a torchvision file of weights, for resnet18, mobilenet-v2 and alexnet"""
+    """a torchvision file of weights, whole or of the trunk alone"""
+    flatten: int | None = None
+    """the side of the images, for the paper's authors' head on the flattened last map"""
 
 
 # --- what there is ---------------------------------------------------------------------------
@@ -63,14 +67,15 @@ class NetFields:
 
 def benchmarks() -> dict[str, dict[str, Any]]:
     """The benchmarks that ship, by name."""
-    return _presets("benchmarks")
+    return copy.deepcopy(_presets("benchmarks"))
 
 
 def methods() -> dict[str, dict[str, Any]]:
     """What a learner has of its own, by learner and benchmark; ``any`` holds for all of them."""
-    return _presets("methods")
+    return copy.deepcopy(_presets("methods"))
 
 
+@cache
 def _presets(kind: str) -> dict[str, dict[str, Any]]:
     folder = resources.files("rightreasons") / "presets" / kind
     found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
@@ -215,20 +220,19 @@ class Parts:
             seed=self.seed,
         )
         n = self.net
-        return net(n.name, target=n.target, weights=n.weights), made
+        return net(n.name, target=n.target, weights=n.weights, flatten=n.flatten), made
 
 
 def build(config: Mapping[str, Any]) -> Parts:
     """Objects of a config; anything unknown or of another type is refused."""
     from rightreasons.augment import Augment
-    from rightreasons.nets import NETS
+    from rightreasons.nets import check_name
     from rightreasons.optimise import Train
 
     learner = learner_of(config)
     source = build_source(config)
     net = make(NetFields, config.get("net"), "net")
-    if net.name not in NETS:
-        raise unknown("net", net.name, NETS)
+    check_name(net.name)
     train = make(Train, config.get("train"), "train")
     if train.augment is None:
         train = replace(train, augment=Augment(flip=source.flip))

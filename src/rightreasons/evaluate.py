@@ -18,6 +18,7 @@ from rightreasons.types import Images, Task
 
 CHUNK = 256
 TARGET = "last_block"
+TOP = 5
 PROBES = 64  # test images a task whose maps are followed over all tasks
 
 
@@ -26,7 +27,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """The record of a task: each number over all tasks so far.
 
-    ``class`` predicts over all classes seen, ``task`` within the image's own task. The pointing
+    ``class`` predicts over all classes seen, ``task`` within the image's own task, ``top5`` asks
+    whether the true class is among the best five (always, up to five classes). The pointing
     game explains the class that was predicted, drift the class that is true. ``probes`` keeps the
     maps of probe images, ``K`` right after task K and ``now``.
     """
@@ -47,7 +49,7 @@ def evaluate(
     record: dict[str, Any] = {
         "accuracy": {
             how: _ratios(torch.bincount(of, found[f"{how}.correct"].double(), tasks), sizes)
-            for how in ("class", "task")
+            for how in ("class", "task", "top5")
         },
         "test_images": sizes.tolist(),
     }
@@ -59,6 +61,7 @@ def evaluate(
     return record
 
 
+@torch.no_grad()
 def _look(
     learner: Learner, net: Net, feed: Feed, images: Images, index: Tensor
 ) -> dict[str, Tensor]:
@@ -66,18 +69,20 @@ def _look(
     x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
     with torch.set_grad_enabled(not closed_form(net, TARGET)):
         out = net(x, taps=(TARGET,))
-        scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
-        owner = feed.task_of[: scores.shape[1]].to(feed.device)
-        within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
-        answers = {"class": scores.argmax(1), "task": within.argmax(1)}
-        found = {f"{how}.correct": answer == y for how, answer in answers.items()}
-        found["map"] = gradcam(net, out, y, target=TARGET).detach()
-        if images.masks is not None:
-            masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
-            found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
-            for how, answer in answers.items():
-                pointed = point(gradcam(net, out, answer, target=TARGET).detach(), masks)
-                found[f"{how}.hit"], found[f"{how}.share"] = pointed
+    scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
+    owner = feed.task_of[: scores.shape[1]].to(feed.device)
+    within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
+    answers = {"class": scores.argmax(1), "task": within.argmax(1)}
+    found = {f"{how}.correct": answer == y for how, answer in answers.items()}
+    best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
+    found["top5.correct"] = (best == y[:, None]).any(1)
+    found["map"] = gradcam(net, out, y, target=TARGET)
+    if images.masks is not None:
+        masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
+        found["masked"] = masks.flatten(1).any(1)  # an image may lack its mask
+        for how, answer in answers.items():
+            pointed = point(gradcam(net, out, answer, target=TARGET), masks)
+            found[f"{how}.hit"], found[f"{how}.share"] = pointed
     return {name: value.cpu() for name, value in found.items()}
 
 

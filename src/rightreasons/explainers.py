@@ -2,28 +2,38 @@
 
 An explainer is a function ``(net, x or out, y) -> maps (B,u,v)``. It leaves no hook behind, changes
 no mode and touches no ``.grad``. Given images it does its own forward pass, by running statistics;
-given an `Out` it explains that pass and shares its graph.
+given an `Out` it explains that pass and shares its graph. While gradients are enabled the map is in
+the graph of the net's weights; under ``torch.no_grad()`` it is not, and costs less.
+
+Grad-CAM has the size of its layer, all others that of the image. Their three channels become one
+map: gradients by magnitude (``channels``), attributions by their sum; ``signed`` is the plain sum.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rightreasons.errors import UserError
-from rightreasons.nets.net import Net
+from rightreasons.errors import UserError, unknown
+from rightreasons.nets.net import INPUT, Net
+from rightreasons.pointing import enlarge
+from rightreasons.randomness import generator
+from rightreasons.slopes import deconvnet_rule, explained, guided_rule, mean_slope, slope
 from rightreasons.types import Out
 
 NOT_POOLED = (
     "evidence needs global average pooling and one linear head, and {} has another end; use rrr, "
     "or a net such as resnet8"
 )
-
-
-class Explainer(Protocol):
-    def __call__(self, net: Net, at: Tensor | Out, y: Tensor, /, *, target: str) -> Tensor: ...
+CHANNELS = ("max", "sum", "mean", "l2")
+OWN_PASSES = ("smoothgrad", "integrated_gradients")  # of a pass they take the images only
+Explainer = Callable[..., Tensor]
 
 
 def gradcam(
@@ -44,24 +54,13 @@ def gradcam(
     ``detach_weights`` cuts the first path. Where the closed form holds it is used, unless
     ``closed=False``.
     """
-    if isinstance(at, Tensor):
-        with net.frozen_statistics():
-            at = net(at, taps=(target,))
-    activation = at.maps[target]  # (B,K,u,v)
+    out = explained(net, at, target)
+    activation = out.maps[target]  # (B,K,u,v)
     if closed_form(net, target) if closed is None else closed:
         # global average pooling and one linear layer: d y_c / d A_k(i,j) = w_ck / (u v)
         alpha = net.head.weight[y] / (activation.shape[2] * activation.shape[3])  # (B,K)
     else:
-        if not at.logits.requires_grad or not activation.requires_grad:
-            raise RuntimeError(
-                "Grad-CAM was asked of a forward pass without a graph; enable gradients for it"
-            )
-        score = at.logits.gather(1, y[:, None]).sum()  # samples do not interact
-        maps, chosen = at.cut or (at.maps, slice(None))
-        (slope,) = torch.autograd.grad(
-            score, maps[target], create_graph=torch.is_grad_enabled(), retain_graph=True
-        )
-        alpha = slope[chosen].mean((2, 3))
+        alpha = slope(net, out, y, target).mean((2, 3))
     if detach_weights:
         alpha = alpha.detach()
     raw = torch.einsum("bk,bkuv->buv", alpha, activation)
@@ -71,6 +70,103 @@ def gradcam(
 def closed_form(net: Net, target: str) -> bool:
     """Is the tap what a pooled linear head pools, so that Grad-CAM needs no derivative?"""
     return net.pooled_linear and net.path(target) == net.path("last_block")
+
+
+def backprop(
+    net: Net, at: Tensor | Out, y: Tensor, *, channels: str = "max", signed: bool = False
+) -> Tensor:
+    """The gradient at the image (Simonyan et al. 2014): ``max over channels of |d y_c / d x|``."""
+    return magnitude(slope(net, explained(net, at, INPUT), y), channels, signed)
+
+
+def guided(
+    net: Net, at: Tensor | Out, y: Tensor, *, channels: str = "max", signed: bool = False
+) -> Tensor:
+    """Guided backprop (Springenberg et al. 2015): ReLUs pass positive gradients where open."""
+    return magnitude(slope(net, explained(net, at, INPUT), y, rule=guided_rule), channels, signed)
+
+
+def deconvnet(
+    net: Net, at: Tensor | Out, y: Tensor, *, channels: str = "max", signed: bool = False
+) -> Tensor:
+    """Deconvolution (Zeiler & Fergus 2014): ReLUs pass positive gradients, open or not."""
+    return magnitude(
+        slope(net, explained(net, at, INPUT), y, rule=deconvnet_rule), channels, signed
+    )
+
+
+def guided_gradcam(
+    net: Net,
+    at: Tensor | Out,
+    y: Tensor,
+    *,
+    target: str = "last_block",
+    channels: str = "max",
+    signed: bool = False,
+) -> Tensor:
+    """Guided backprop times the enlarged Grad-CAM (Selvaraju et al. 2017)."""
+    out = explained(net, at, INPUT, target)
+    fine = slope(net, out, y, rule=guided_rule)  # (B,3,H,W)
+    coarse = enlarge(gradcam(net, out, y, target=target), fine.shape[2:])
+    return magnitude(fine * coarse[:, None], channels, signed)
+
+
+def gradient_x_input(net: Net, at: Tensor | Out, y: Tensor, *, signed: bool = False) -> Tensor:
+    """``ReLU(sum over channels of x d y_c / d x)`` (Shrikumar et al. 2016); x is normalised."""
+    out = explained(net, at, INPUT)
+    return attribution(slope(net, out, y) * out.maps[INPUT], signed)
+
+
+def smoothgrad(
+    net: Net,
+    at: Tensor | Out,
+    y: Tensor,
+    *,
+    samples: int = 40,
+    noise: float = 0.2,
+    keys: Tensor | None = None,
+    channels: str = "max",
+    signed: bool = False,
+) -> Tensor:
+    """The gradient averaged over noisy copies of the image (Smilkov et al. 2017).
+
+    The noise has ``noise`` times the image's own range as its deviation. It is drawn by ``keys``,
+    one number an image, by default the image's content: the same image gets the same noise in any
+    batch. Signed gradients are averaged first and their magnitude is taken then. The passes are the
+    explainer's own, by running statistics.
+    """
+    x = _images(at)
+    keys = content_keys(x) if keys is None else keys
+    spread = noise * (x.flatten(1).amax(1) - x.flatten(1).amin(1))  # (B,)
+
+    def point(number: Tensor, row: Tensor) -> Tensor:
+        pairs = zip(number.tolist(), keys[row].tolist(), strict=True)
+        drawn = torch.stack(
+            [torch.randn(x.shape[1:], generator=generator(k, "noise", i)) for i, k in pairs]
+        )
+        return x[row] + spread[row, None, None, None] * drawn.to(x)
+
+    total = mean_slope(net, y, x, [1 / samples] * samples, point)
+    return magnitude(total, channels, signed)
+
+
+def integrated_gradients(
+    net: Net, at: Tensor | Out, y: Tensor, *, samples: int = 50, signed: bool = False
+) -> Tensor:
+    """``x`` times the gradient averaged on the way from the mean image (Sundararajan et al. 2017).
+
+    The mean image is zero once normalised. The integral is taken at ``samples`` points by the rule
+    of Gauss and Legendre; the sum of the signed map is then the score minus that of the mean image.
+    The passes are the explainer's own, by running statistics.
+    """
+    x = _images(at)
+    places, weights = np.polynomial.legendre.leggauss(samples)  # on -1..1
+    share = torch.tensor((places + 1) / 2, dtype=x.dtype, device=x.device)
+
+    def point(number: Tensor, row: Tensor) -> Tensor:
+        return share[number, None, None, None] * x[row]
+
+    return attribution(mean_slope(net, y, x, (weights / 2).tolist(), point) * x, signed)
 
 
 def evidence(
@@ -92,4 +188,67 @@ def evidence(
     return maps
 
 
-EXPLAINERS = {"gradcam": gradcam}
+EXPLAINERS: dict[str, Explainer] = {
+    "gradcam": gradcam,
+    "backprop": backprop,
+    "smoothgrad": smoothgrad,
+    "guided": guided,
+    "deconvnet": deconvnet,
+    "gradient_x_input": gradient_x_input,
+    "integrated_gradients": integrated_gradients,
+    "guided_gradcam": guided_gradcam,
+}
+
+
+def find_explainer(name: str) -> Explainer:
+    if name not in EXPLAINERS:
+        raise unknown("explainer", name, EXPLAINERS)
+    return EXPLAINERS[name]
+
+
+def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given options that an explainer takes."""
+    taken = inspect.signature(find_explainer(name)).parameters
+    return {option: value for option, value in given.items() if option in taken}
+
+
+def taps_of(name: str, target: str) -> tuple[str, ...]:
+    """What a pass must have tapped for an explainer to explain it."""
+    layer = (target,) if "target" in inspect.signature(find_explainer(name)).parameters else ()
+    return layer if name == "gradcam" else (INPUT, *layer)
+
+
+# --- three channels to one map -------------------------------------------------------------------
+
+
+def magnitude(values: Tensor, channels: str, signed: bool) -> Tensor:
+    """(B,3,H,W) gradients -> (B,H,W): how strong, whatever the sign; or their plain sum."""
+    if channels not in CHANNELS:
+        raise unknown("channels", channels, CHANNELS)
+    if signed:
+        return values.sum(1)
+    if channels == "l2":
+        square = values.square().sum(1)
+        dead = square == 0  # the root's slope is infinite there
+        return torch.where(dead, 0.0, torch.where(dead, 1.0, square).sqrt())
+    size = values.abs()
+    if channels == "max":
+        return size.amax(1)
+    return size.sum(1) if channels == "sum" else size.mean(1)
+
+
+def attribution(values: Tensor, signed: bool) -> Tensor:
+    """(B,3,H,W) shares of the score -> (B,H,W): what speaks for the class, or for and against."""
+    total = values.sum(1)
+    return total if signed else total.relu()
+
+
+def content_keys(x: Tensor) -> Tensor:
+    """(B,) a number of each image's content, for draws that belong to it."""
+    rows = x.detach().cpu().contiguous().numpy()
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+    return torch.tensor([int.from_bytes(d, "little") >> 1 for d in digests])
+
+
+def _images(at: Tensor | Out) -> Tensor:
+    return (at if isinstance(at, Tensor) else at.maps[INPUT]).detach()

@@ -107,9 +107,9 @@ def look(
         batch = feed.canonical(images.pixels(chunk), images.y[chunk], row)
         with torch.set_grad_enabled(graph):
             out = net(batch.x, taps=taps)
-            stored: dict[str, Column] = {"z": out.z.detach()}
-            for term in terms:
-                stored |= term.remember(net, batch, out)
+        stored: dict[str, Column] = {"z": out.z.detach()}
+        for term in terms:
+            stored |= term.remember(net, batch, out)
         parts.append({name: move(c, CPU) for name, c in stored.items()})
     return {name: join([part[name] for part in parts]) for name in parts[0]}
 

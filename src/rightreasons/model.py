@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +20,10 @@ from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
-from rightreasons.errors import Damaged, UserError
-from rightreasons.explainers import closed_form, gradcam
+from rightreasons.errors import Damaged, UserError, unknown
+from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
 from rightreasons.learners.base import Learner
-from rightreasons.nets import NETS
+from rightreasons.nets import check_name
 from rightreasons.nets import net as make_net
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
@@ -34,6 +37,7 @@ from rightreasons.train import fit
 from rightreasons.types import Images, Splits, Task
 
 TARGET = "last_block"
+EXPLAINED = 16  # images at a time: pixel maps hold the graph of the whole net
 
 
 class Predictions(NamedTuple):
@@ -44,6 +48,15 @@ class Predictions(NamedTuple):
     scores: NDArray[np.float32]  # (N,C)
     maps: NDArray[np.float32]  # (N,H,W) Grad-CAM of the predicted class, at image size
     peaks: NDArray[np.int64]  # (N,2) row and column of the map's peak
+
+
+class Explanations(NamedTuple):
+    """What the model says of N images, and one map an explainer."""
+
+    names: list[str]
+    confidence: NDArray[np.float32]  # (N,) softmax of the scores
+    images: NDArray[np.uint8]  # (N,3,H,W) as the net saw them
+    maps: dict[str, NDArray[np.float32]]  # (N,H,W) of each explainer
 
 
 @dataclass
@@ -59,8 +72,8 @@ class Model:
     config: dict[str, Any]
     state: dict[str, Any]
 
-    def predict(self, images: Any, chunk: int = 256) -> Predictions:
-        """Classes of uint8 images ``(N,H,W,3)``, ``(N,3,H,W)``, or of image files."""
+    def read(self, images: Any) -> Tensor:
+        """(N,3,H,W) uint8 from images ``(N,H,W,3)``, ``(N,3,H,W)``, or from image files."""
         if isinstance(images, (str, Path)):
             images = [images]
         if isinstance(images, (list, tuple)) and all(isinstance(f, (str, Path)) for f in images):
@@ -72,7 +85,11 @@ class Model:
                 f"images are {x.shape[2]}x{x.shape[3]}, and the run was trained on "
                 f"{self.size[0]}x{self.size[1]}; resize them, or pass image files"
             )
-        parts = [self._chunk(part) for part in torch.split(x, chunk)]
+        return x
+
+    def predict(self, images: Any, chunk: int = 256) -> Predictions:
+        """Classes of uint8 images ``(N,H,W,3)``, ``(N,3,H,W)``, or of image files."""
+        parts = [self._chunk(part) for part in torch.split(self.read(images), chunk)]
         scores, maps = (torch.cat(column) for column in zip(*parts, strict=True))
         confidence, answer = scores.softmax(1).max(1)
         row, column = peaks(maps)
@@ -84,14 +101,57 @@ class Model:
             torch.stack([row, column], 1).numpy(),
         )
 
+    @torch.no_grad()
+    def explain(
+        self,
+        images: Any,
+        explain: Sequence[str] = ("gradcam",),
+        of: str | None = None,
+        target: str = TARGET,
+    ) -> Explanations:
+        """Maps of the explainers named, of the predicted class or of the class ``of``.
+
+        Images are those that `predict` takes; maps have their size. SmoothGrad averages 40 noisy
+        copies, integrated gradients 50 points. ``target`` is Grad-CAM's layer.
+        """
+        if of is not None and of not in self.class_names:
+            raise unknown("class", of, self.class_names)
+        calls = {
+            name: partial(find_explainer(name), **options_of(name, {"target": target}))
+            for name in explain
+        }
+        x = middle(self.read(images), self.cut)
+        scores, maps = [], []
+        for part in torch.split(x, EXPLAINED):
+            normal = self.normal(part)
+            out = self.net(normal)
+            scores.append(self.learner.predict(self.net, normal, out, self.learner.memory))
+            y = scores[-1].argmax(1)
+            if of is not None:
+                y = torch.full_like(y, self.class_names.index(of))
+            found = [enlarge(call(self.net, normal, y), x.shape[2:]) for call in calls.values()]
+            maps.append(torch.stack(found))  # (E,B,H,W)
+        confidence, answer = torch.cat(scores).softmax(1).max(1)
+        return Explanations(
+            [self.class_names[i] for i in answer.tolist()],
+            confidence.numpy(),
+            x.numpy(),
+            dict(zip(calls, torch.cat(maps, 1).numpy(), strict=True)),
+        )
+
+    def normal(self, x: Tensor) -> Tensor:
+        """uint8 images as the net takes them."""
+        return (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
+
+    @torch.no_grad()
     def _chunk(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = middle(x, self.cut)
-        normal = (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
+        normal = self.normal(x)
         with torch.set_grad_enabled(not closed_form(self.net, TARGET)):
             out = self.net(normal, taps=(TARGET,))
-            scores = self.learner.predict(self.net, normal, out, self.learner.memory)
-            maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
-        return scores.detach(), enlarge(maps.detach(), x.shape[2:])
+        scores = self.learner.predict(self.net, normal, out, self.learner.memory)
+        maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
+        return scores.detach(), enlarge(maps, x.shape[2:])
 
     def folder(self, path: str | Path) -> Folder:
         """New class folders, read and split as the run's own folder was."""
@@ -107,8 +167,11 @@ class Model:
         return make(Augment, self.config["train"]["augment"], "train.augment").cut
 
 
-def load(run: str | Path, net: Net | None = None) -> Model:
-    """The model that a finished run left; ``net`` is needed where it was a module of your own."""
+def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Model:
+    """The model that a finished run left, or had after ``task`` (from 1 on).
+
+    ``net`` is needed where it was a module of your own.
+    """
     folder = Path(run)
     if not (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds no run; pass the folder of a run, with its config.yaml")
@@ -117,8 +180,13 @@ def load(run: str | Path, net: Net | None = None) -> Model:
     config = read_config(folder)
     if not checkpoints(folder):
         raise UserError(f"{folder} has lost its checkpoints; run it again")
+    kept_tasks = {int(f.stem.removeprefix("task-")): f for f in checkpoints(folder)}
+    if task is not None and task not in kept_tasks:
+        raise UserError(
+            f"{folder} has no checkpoint of task {task}; it has {', '.join(map(str, kept_tasks))}"
+        )
     try:
-        state = load_checkpoint(checkpoints(folder)[-1])
+        state = load_checkpoint(kept_tasks[max(kept_tasks) if task is None else task])
     except Damaged as error:
         raise UserError(
             f"{error}; type the command of the run once more, it goes on from the one before"
@@ -126,11 +194,15 @@ def load(run: str | Path, net: Net | None = None) -> Model:
     learner = learner_of(config)
     if net is None:
         described = make(NetFields, config.get("net"), "net")
-        if described.name not in NETS:
+        try:
+            check_name(described.name)
+        except UserError:
             raise UserError(
                 f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
-            )
-        net = make_net(described.name, target=described.target)
+            ) from None
+        net = make_net(described.name, target=described.target, flatten=described.flatten)
+    else:
+        net = copy.deepcopy(net)
     try:
         restore(net, state["net"]).eval()
         set_state(learner, state["learner"], net)

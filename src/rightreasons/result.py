@@ -26,12 +26,19 @@ class Result:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """(T,T) each: ``class`` over all classes seen, ``task`` within the image's own task."""
+        """(T,T) each: ``class`` over all classes seen, ``task`` within the image's own task,
+        ``top5`` where every record has it."""
         made = {how: self._accuracy(how) for how in MODES}
+        if self.has_top5:
+            made["top5"] = self._accuracy("top5")
         if self.has_masks:
             made["pointing"] = self.outcomes("class").accuracy()
             made["pointing_task"] = self.outcomes("task").accuracy()
         return made
+
+    @property
+    def has_top5(self) -> bool:
+        return all("top5" in record["accuracy"] for record in self.records)
 
     @property
     def has_masks(self) -> bool:
@@ -53,7 +60,11 @@ class Result:
     @property
     def seen(self) -> Matrix:
         """(T,) accuracy on all classes seen so far, what the paper plots."""
-        pairs = [(record["accuracy"]["class"], record["test_images"]) for record in self.records]
+        return self.curve("class")
+
+    def curve(self, how: str) -> Matrix:
+        """(T,) over all test images so far; ``how``: a key of `matrices` that counts answers."""
+        pairs = [(record["accuracy"][how], record["test_images"]) for record in self.records]
         return np.array([metrics.over_images(*pair) for pair in pairs])
 
     @property
@@ -87,6 +98,7 @@ class Result:
             "bwt": _plain(self.bwt),
             "forgetting": _plain(self.forgetting),
             "task_aware_accuracy": _plain(metrics.final_accuracy(self.matrices["task"])),
+            **({"top5": _plain(float(self.curve("top5")[-1]))} if self.has_top5 else {}),
             **(self._pointing() if self.has_masks else {}),
             "drift": last["drift"],
             "drift_cosine": _mean(last["drift"]["cosine"]),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rightreasons.checkpoints import (
     Place,
@@ -22,7 +25,7 @@ from rightreasons.checkpoints import (
 )
 from rightreasons.config import complete
 from rightreasons.errors import Damaged, RunWarning, UserError
-from rightreasons.runfiles import PARTIAL, Lock, differences, dump_yaml, read_config, write
+from rightreasons.runfiles import PARTIAL, Lock, differences, dump_yaml, read_config, whole, write
 
 EVERY = 200  # steps between two checkpoints
 KEPT = 2  # checkpoints inside a task: the last ones
@@ -40,8 +43,9 @@ class Run:
     """A folder that holds one run.
 
     ``config.yaml`` is complete; ``records.jsonl`` has a line a task; ``checkpoints/task-K.pt`` and
-    ``step-K-N.pt`` have tensors and plain containers only; ``result.json`` is there once the run
-    has ended.
+    ``step-K-N.pt`` have tensors and plain containers only; ``maps/task-K.npz`` has the maps of the
+    watched images after task K; ``progress.jsonl`` says how far training is; ``result.json`` is
+    there once the run has ended.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
@@ -171,6 +175,14 @@ class Run:
         path = self.folder / "records.jsonl"
         if not path.exists() or path.read_bytes() != _lines(state).encode():
             write(path, _lines(state))
+
+    def save_maps(self, task: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The watched images after a task; written again, the file is the same."""
+        (self.folder / "maps").mkdir(exist_ok=True)
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        with whole(self.folder / "maps" / f"task-{task}.npz") as sink:
+            sink.write(content.getvalue())
 
     def finish(self, summary: dict[str, Any]) -> None:
         write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")

@@ -16,6 +16,15 @@ from rightreasons.config import NetFields, StreamFields, benchmarks, configurabl
 from rightreasons.errors import unknown
 from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
 
+NOTES = {
+    "resnet18": "torchvision's; the paper's",
+    "alexnet": "torchvision's; the paper's",
+    "squeezenet1_1": "torchvision's; the paper's",
+    "squeezenet1_0": "torchvision's",
+    "mobilenet-v2": "torchvision's",
+}
+OTHERS = "classifier of torchvision by its name, such as resnet50 or vgg16"
+
 
 def listing() -> None:
     """Names of everything, one line each."""
@@ -31,7 +40,7 @@ def listing() -> None:
         "learner": {name: _first_line(find("", LEARNERS, name)) for name in LEARNERS},
         "term": {name: _first_line(find("", TERMS, name)) for name in TERMS},
         "explainer": {name: _first_line(call) for name, call in EXPLAINERS.items()},
-        "net": dict.fromkeys(NETS, ""),
+        "net": {name: NOTES.get(name, "") for name in NETS} | {"any other": OTHERS},
         "data source": {name: _first_line(find("", SOURCES, name)) for name in SOURCES},
     }
     for kind, members in kinds.items():
@@ -43,7 +52,9 @@ def listing() -> None:
 
 def show(name: str) -> None:
     """Fields, defaults and meanings behind a name."""
+    from rightreasons.explainers import EXPLAINERS
     from rightreasons.memory import Memory
+    from rightreasons.nets import NETS
     from rightreasons.optimise import Train
 
     sections = {"train": Train, "memory": Memory, "stream": StreamFields, "net": NetFields}
@@ -59,13 +70,43 @@ def show(name: str) -> None:
         _fields("data", find("", SOURCES, name))
     elif name in TERMS:
         _fields(name, find("", TERMS, name))
+    elif name in EXPLAINERS:
+        _explainer(name)
+    elif name in NETS:
+        _net(name)
     elif "+" in name or name in LEARNERS:
         learner, terms = split_method(name)
         _fields(learner, find("", LEARNERS, learner), skip=("memory", "terms"))
         for term in terms:
             _fields(term, find("", TERMS, term))
     else:
-        raise unknown("name", name, [*presets, *LEARNERS, *TERMS, *SOURCES, *sections])
+        known = [*presets, *LEARNERS, *TERMS, *EXPLAINERS, *NETS, *SOURCES, *sections]
+        raise unknown("name", name, known)
+
+
+def _explainer(name: str) -> None:
+    """What it computes, and its options with their defaults."""
+    from rightreasons.explainers import EXPLAINERS
+
+    call = EXPLAINERS[name]
+    print(inspect.cleandoc(call.__doc__ or ""))
+    options = inspect.signature(call).parameters.values()
+    words = [f"{o.name}={o.default!r}" for o in options if o.kind is o.KEYWORD_ONLY]
+    print(f"\nPython: rr.{name}(net, x, y, {', '.join(words)})")
+    print(f"in a loss: rrr run BENCHMARK er+rrr rrr.explain={name}")
+    print(f"in a picture: rrr explain RUN IMAGE --explainers {name}")
+
+
+def _net(name: str) -> None:
+    """Its size, and what remembered maps take."""
+    from rightreasons.accounting import storage_table
+    from rightreasons.nets import net
+    from rightreasons.nets.small import SMALL
+
+    built, size = net(name), 32 if name in SMALL else 224
+    weights = sum(p.numel() for p in built.parameters())
+    print(f"{name}: {weights:,} weights without the head; maps of {size} px images:\n")
+    print(storage_table(built, size))
 
 
 def _fields(section: str, kind: Any, skip: tuple[str, ...] = ()) -> None:

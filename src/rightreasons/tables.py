@@ -1,116 +1,49 @@
-"""Tables of finished runs: every seed, mean and deviation, matched differences and their intervals.
+"""Tables of runs: every seed, mean and deviation, matched differences and their intervals.
 
-A table is a list of rows of text; it is printed by rich and written as Markdown from the same rows.
+Each is a function of a `Group`: methods or runs in rows, measures in columns.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
+from rich.console import Group as RichGroup
+from rich.console import RenderableType
 from rich.text import Text
 
-from rightreasons.errors import printable
-from rightreasons.registry import split_method
-from rightreasons.runfiles import read_config
+from rightreasons.reports.measures import MEASURES, cell, interval, size, spread
+from rightreasons.reports.read import Group, Line, group, read_run
+from rightreasons.reports.table import Table
 from rightreasons.stats import t_interval
 
-MEASURES = {  # key in result.json: row, in percent
-    "accuracy": "accuracy",
-    "average": "average accuracy",
-    "forgetting": "forgetting",
-    "task_aware_accuracy": "task-aware accuracy",
-    "PG-ACC": "PG-ACC",
-    "PG-BWT": "PG-BWT",
-    "Pr_ii": "precision Pr_ii",
-    "Pr_Ti": "precision Pr_Ti",
-    "Re_ii": "recall Re_ii",
-    "Re_Ti": "recall Re_Ti",
-    "share": "share on object",
-    "PG-ACC_task": "PG-ACC, task-aware",
-    "Pr_Ti_task": "Pr_Ti, task-aware",
-    "Re_Ti_task": "Re_Ti, task-aware",
-    "drift_cosine": "drift: cosine",
-    "drift_iou": "drift: IoU of top cells",
-}
-PAIRED = ("accuracy", "average", "forgetting", "PG-ACC", "share", "drift_cosine")
+ACCURACY = tuple(MEASURES)[:7]
+POINTING = ("PG-ACC", "PG-BWT", "Pr_ii", "Pr_Ti", "Re_ii", "Re_Ti", "share")
+POINTING_TASK = tuple(f"{key}_task" for key in POINTING[:6])
+DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
+PAIRED = ("accuracy", "average", "bwt", "forgetting", "PG-ACC", "share", "drift_cosine")
 SEEDS = ("accuracy", "average", "forgetting", "PG-ACC")
 
 
-@dataclass
-class Table:
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-
-    def rich(self) -> RichTable:
-        title = Text(printable(self.title), style="bold")  # a folder's name may look like markup
-        table = RichTable(title=title, title_justify="left")
-        for i, name in enumerate(self.head):
-            table.add_column(name, justify="right" if i else "left", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", "| " + " | ".join(self.head) + " |"]
-        lines.append("|" + "|".join("---" if not i else "--:" for i in range(len(self.head))) + "|")
-        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows), ""])
-
-
-@dataclass
-class Finished:
-    """One finished run."""
-
-    method: str
-    seed: int
-    config: dict[str, Any]
-    result: dict[str, Any]
-
-    @classmethod
-    def read(cls, folder: Path) -> Finished:
-        config = read_config(folder)
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-        return cls(config["method"], config["seed"], config, result)
+# --- what rrr run and rrr compare print ----------------------------------------------------------
 
 
 def single(folder: Path) -> RenderableType:
     """The numbers of one run."""
-    run = Finished.read(folder)
-    rows = [[name, _percent(run.result.get(key))] for key, name in MEASURES.items()]
+    run = read_run(folder)
+    rows = [[MEASURES[key].name, cell(key, run.numbers.get(key))] for key in MEASURES]
     rows = [row for row in rows if row[1]]
-    rows += [["images", _bytes(run.result["bytes"]["images"])]]
-    rows += [["maps", _bytes(run.result["bytes"]["maps"])]]
-    rows += [["seconds a step", f"{run.result['seconds_a_step']:.3f}"]]
-    table = Table(f"{run.method} seed {run.seed}: {folder}", ["measure", "value"], rows)
-    return table.rich()
-
-
-def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
-    """All tables of matched runs, and a sentence for each difference in accuracy."""
-    runs = [Finished.read(folder) for folder in folders]
-    groups: dict[str, list[Finished]] = {}
-    for run in runs:
-        groups.setdefault(run.method, []).append(run)
-    for group in groups.values():
-        group.sort(key=lambda run: run.seed)
-    made = [_means(groups), _seeds(groups), _costs(groups)]
-    pairs, sentences = _pairs(groups)
-    if pairs.rows:
-        made.insert(1, pairs)
-    return made, sentences
+    rows += [["images", size(run.numbers["bytes"]["images"])]]
+    rows += [["maps", size(run.numbers["bytes"]["maps"])]]
+    rows += [["seconds a step", f"{run.numbers['seconds_a_step']:.3f}"]]
+    return Table(f"{run.method} seed {run.seed}: {folder}", ["measure", "value"], rows).rich()
 
 
 def compared(folders: Sequence[Path]) -> RenderableType:
     made, sentences = tables(folders)
-    return Group(*(t.rich() for t in made), *(Text(sentence) for sentence in sentences))
+    return RichGroup(*(t.rich() for t in made), *(Text(sentence) for sentence in sentences))
 
 
 def markdown(folders: Sequence[Path]) -> str:
@@ -118,60 +51,122 @@ def markdown(folders: Sequence[Path]) -> str:
     return "\n".join([*(t.markdown() for t in made), *(f"- {s}" for s in sentences), ""])
 
 
-def _known(groups: dict[str, list[Finished]], keys: Sequence[str]) -> list[str]:
-    """Measures that every run has."""
-    every = [run.result for group in groups.values() for run in group]
-    return [key for key in keys if all(result.get(key) is not None for result in every)]
+def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
+    """All tables of matched runs, methods in columns, and a sentence for each difference."""
+    made: list[Table] = []
+    said: list[str] = []
+    for found in group(read_run(folder) for folder in folders).groups:
+        parts = [means(found), pairs(found), seeds(found), costs(found)]
+        made += [table.turned() for table in parts if table.rows]
+        said += sentences(found)
+    return made, said
 
 
-def _means(groups: dict[str, list[Finished]]) -> Table:
-    first = next(iter(groups.values()))
+# --- one table each ------------------------------------------------------------------------------
+
+
+def known(found: Group, keys: Sequence[str]) -> list[str]:
+    """Measures that every finished run has."""
+    every = [run.numbers for line in found.finished for run in line.finished]
+    return [key for key in keys if every and all(n.get(key) is not None for n in every)]
+
+
+def means(found: Group, keys: Sequence[str] = tuple(MEASURES), what: str = "") -> Table:
+    """Mean and deviation over seeds."""
+    keys = known(found, keys)
     rows = [
-        [MEASURES[key], *(_spread([run.result[key] for run in g]) for g in groups.values())]
-        for key in _known(groups, list(MEASURES))
+        [line.label, *(spread(key, [run.numbers[key] for run in line.finished]) for key in keys)]
+        for line in found.finished
     ]
-    title = f"{first[0].config.get('benchmark', '')}, {len(first)} seeds, %, mean ± std"
-    return Table(title, ["", *groups], rows)
+    counts = sorted({len(line.finished) for line in found.finished})
+    many = " or ".join(map(str, counts)) + (" seed" if counts == [1] else " seeds")
+    title = f"{found.title}, {what + ', ' if what else ''}{many}, %, mean ± std"
+    links = [_anchor(line) for line in found.finished]
+    head = ["method", *(MEASURES[key].name for key in keys)]
+    return Table(title, head, rows if keys else [], links=links)
 
 
-def _seeds(groups: dict[str, list[Finished]]) -> Table:
-    seeds = sorted({run.seed for group in groups.values() for run in group})
+def pointing(found: Group, task_aware: bool = False) -> Table:
+    """The pointing game, with how many images have a mask and how many ratios are undefined."""
+    keys = POINTING_TASK if task_aware else POINTING
+    how = "the answer among the classes of the image's task" if task_aware else "all classes seen"
+    table = means(found, keys, f"pointing game, {how}")
+    suffix = "_task" if task_aware else ""
+    for row, line in zip(table.rows, found.finished, strict=False):
+        row.insert(1, str(sum(line.finished[0].numbers["PG-images"])))
+        undefined = [
+            sum(run.numbers[f"{ratio}_undefined{suffix}"] for run in line.finished)
+            for ratio in ("Pr", "Re")
+        ]
+        row.append(", ".join(map(str, undefined)))
+    table.head = [table.head[0], "images with mask", *table.head[1:], "undefined Pr, Re"]
+    return table
+
+
+def seen(found: Group) -> Table:
+    """Accuracy on all classes seen so far, task by task: the paper's tables."""
     rows = []
-    for key in _known(groups, SEEDS):
-        for seed in seeds:
-            found = [[r.result[key] for r in g if r.seed == seed] for g in groups.values()]
-            cells = [_percent(f[0]) if f else "" for f in found]
-            rows.append([f"{MEASURES[key]}, seed {seed}", *cells])
-    return Table("every seed, %", ["", *groups], rows)
+    for line in found.finished:
+        curves = [run.result.seen for run in line.finished]
+        cells = [spread("accuracy", [float(c[k]) for c in curves]) for k in range(found.tasks)]
+        rows.append([line.label, *cells])
+    head = ["method", *(str(k + 1) for k in range(found.tasks))]
+    links = [_anchor(line) for line in found.finished]
+    title = f"{found.title}, accuracy on all classes seen after each task, %, mean ± std"
+    return Table(title, head, rows, links=links)
 
 
-def _pairs(groups: dict[str, list[Finished]]) -> tuple[Table, list[str]]:
-    pairs = {m: split_method(m)[0] for m in groups}
-    pairs = {m: base for m, base in pairs.items() if base != m and base in groups}
-    rows, sentences = [], []
-    for key in _known(groups, PAIRED):
-        row = [MEASURES[key]]
-        for method, base in pairs.items():
-            partner = {run.seed: run.result[key] for run in groups[base]}
-            both = [run for run in groups[method] if run.seed in partner]
-            differences = [100 * (run.result[key] - partner[run.seed]) for run in both]
-            row.append(_interval(differences))
-            if key == "accuracy":
-                sentences.append(_sentence(method, base, differences))
-        rows.append(row)
-    head = ["", *(f"{method} - {base}" for method, base in pairs.items())]
+def seeds(found: Group, keys: Sequence[str] = SEEDS) -> Table:
+    """Every finished run."""
+    keys = known(found, keys)
+    runs = [(line, run) for line in found.finished for run in line.finished]
+    rows = [
+        [f"{line.label}, seed {run.seed}", *(cell(key, run.numbers[key]) for key in keys)]
+        for line, run in runs
+    ]
+    head = ["run", *(MEASURES[key].name for key in keys)]
+    links = [f"run-{run.name}" for _, run in runs]
+    return Table("every seed, %", head, rows, links=links)
+
+
+def pairs(found: Group, keys: Sequence[str] = PAIRED) -> Table:
+    """Matched differences over the seeds that both have."""
+    keys = known(found, keys)
+    rows, links = [], []
+    for line, base in found.pairs():
+        cells = [interval(key, differences(line, base, key)) for key in keys]
+        matched = len(differences(line, base, keys[0])) if keys else 0
+        if matched:
+            rows.append([f"{line.label} - {base.label}", str(matched), *cells])
+            links.append(_anchor(line))
+    head = ["difference", "seeds", *(MEASURES[key].name for key in keys)]
     title = "matched differences in points, mean and 95 % t interval over seeds"
-    return Table(title, head, rows if pairs else []), sentences
+    return Table(title, head, rows, _herding(found), links)
 
 
-def _sentence(method: str, base: str, differences: list[float]) -> str:
-    n = len(differences)
+def differences(line: Line, base: Line, key: str) -> list[float]:
+    """Of the seeds that both have."""
+    partner = {run.seed: run.numbers[key] for run in base.finished}
+    return [r.numbers[key] - partner[r.seed] for r in line.finished if r.seed in partner]
+
+
+def sentences(found: Group) -> list[str]:
+    """What each pair shows of accuracy, plainly."""
+    if not known(found, ["accuracy"]):
+        return []
+    said = [
+        (line, base, [100 * d for d in differences(line, base, "accuracy")])
+        for line, base in found.pairs()
+    ]
+    return [_sentence(line.label, base.label, gaps) for line, base, gaps in said if gaps]
+
+
+def _sentence(method: str, base: str, gaps: list[float]) -> str:
+    n = len(gaps)
     if n < 2:
         return f"{method} against {base}: one seed says nothing about a difference."
-    low, high = t_interval(differences)
-    says = (
-        f"{method} against {base}: accuracy {mean(differences):+.1f} points over {n} matched seeds"
-    )
+    low, high = t_interval(gaps)
+    says = f"{method} against {base}: accuracy {mean(gaps):+.1f} points over {n} matched seeds"
     if low <= 0 <= high:
         return f"{says}; the interval {low:+.1f} to {high:+.1f} includes zero, so nothing is shown."
     word = "gain" if low > 0 else "loss"
@@ -179,31 +174,98 @@ def _sentence(method: str, base: str, differences: list[float]) -> str:
     return f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero: a {word}{few}."
 
 
-def _costs(groups: dict[str, list[Finished]]) -> Table:
-    sizes = [group[0].result["bytes"] for group in groups.values()]
-    rows = [[name, *(_bytes(size[name]) for size in sizes)] for name in ("images", "maps", "model")]
-    for name, key, scale in (("ms a step", "seconds_a_step", 1000), ("s a run", "seconds", 1)):
-        times = [mean(run.result[key] for run in group) for group in groups.values()]
-        rows.append([name, *(f"{scale * t:.1f}" for t in times)])
-    return Table("memory and time", ["", *groups], rows)
+def _herding(found: Group) -> str:
+    picks = {run.config.get("memory", {}).get("pick") for run in found.runs}
+    if "herding" not in picks:
+        return ""
+    return "Memory rows are chosen by herding: pairs hold the same rows after the first task only."
 
 
-def _percent(value: Any) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
+def costs(found: Group) -> Table:
+    """Bytes of the first run, times as means over runs."""
+    rows = []
+    for line in found.finished:
+        runs, sizes = line.finished, line.finished[0].numbers["bytes"]
+        times = [
+            1000 * mean(run.numbers["seconds_a_step"] for run in runs),
+            mean(run.numbers["seconds"] / len(run.records) for run in runs),
+            mean(run.numbers["seconds"] for run in runs),
+        ]
+        cells = [size(sizes[name]) for name in ("images", "maps", "model")]
+        rows.append([line.label, *cells, *(f"{t:.1f}" for t in times)])
+    head = ["method", "images", "maps", "model", "ms a step", "s a task", "s a run"]
+    return Table("memory and time", head, rows, links=[_anchor(line) for line in found.finished])
 
 
-def _spread(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{100 * values[0]:.1f}"
-    return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
+SETTINGS = {  # design rule: every row says how it came about
+    "net": "net.name",
+    "epochs": "train.epochs",
+    "batch": "train.batch",
+    "replay batch": "train.replay",
+    "optimiser": "train.optimiser",
+    "rate": "train.lr",
+    "memory rows": "memory.size",
+    "a class": "memory.per_class",
+}
+TERM_SETTINGS = ("profile", "weight", "view", "target", "explain")
 
 
-def _interval(differences: list[float]) -> str:
-    low, high = t_interval(differences)
-    if math.isnan(low):
-        return f"{differences[0]:+.1f}"
-    return f"{mean(differences):+.1f} [{low:+.1f}, {high:+.1f}]"
+def settings(found: Group) -> Table:
+    """Net, training, memory and terms of each method, and the order of classes."""
+    rows = []
+    for line in found.lines:
+        own = line.runs[0].settings
+        cells = [_word(own.get(key)) for key in SETTINGS.values()]
+        terms = [
+            ", ".join(
+                f"{key} {_word(own[f'{term}.{key}'])}"
+                for key in TERM_SETTINGS
+                if own.get(f"{term}.{key}") is not None
+            )
+            for term in line.method.split("+")[1:]
+        ]
+        seeds_ = ", ".join(str(run.seed) for run in line.runs)
+        rows.append([line.label, seeds_, *cells, "; ".join(terms) or "-"])
+    head = ["method", "seeds", *SETTINGS, "terms"]
+    order = found.config.get("stream", {}).get("order", "as given")
+    order = "drawn by the seed" if order == "seed" else order
+    note = f"Class order: {order if isinstance(order, str) else 'given by name'}."
+    return Table("settings", head, rows, note, [_anchor(line) for line in found.lines])
 
 
-def _bytes(size: int) -> str:
-    return f"{size / 1024:.0f} kB" if size < 10 * 1024**2 else f"{size / 1024**2:.0f} MB"
+def runs(found: Group) -> Table:
+    """Every run, finished or not, with how far it is."""
+    rows = []
+    for line in found.lines:
+        for run in line.runs:
+            accuracy = cell("accuracy", run.numbers.get("accuracy"))
+            seconds = f"{run.numbers['seconds']:.0f}" if run.numbers else "-"
+            rows.append([f"{line.label}, seed {run.seed}", run.state, accuracy or "-", seconds])
+    links = [f"run-{run.name}" for run in found.runs]
+    head = ["run", "state", "accuracy so far, %", "seconds"]
+    return Table("every run", head, rows, links=links)
+
+
+def _anchor(line: Line) -> str:
+    return f"line-{line.label}"
+
+
+def _word(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def every(found: Group) -> dict[str, Table]:
+    """All tables of a group by the name of their file, those with nothing in them left out."""
+    made = {
+        "final": means(found, ACCURACY, "after the last task"),
+        "pairs": pairs(found),
+        "seen": seen(found),
+        "seeds": seeds(found, (*SEEDS, "ACC", "bwt")),
+        "pointing": pointing(found),
+        "pointing-task-aware": pointing(found, True),
+        "drift": means(found, DRIFT, "maps of old probe images against those after their task"),
+        "costs": costs(found),
+        "settings": settings(found),
+        "runs": runs(found),
+    }
+    return {name: table for name, table in made.items() if table.rows}

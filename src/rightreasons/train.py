@@ -42,6 +42,7 @@ from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Stage, Task, Where
+from rightreasons.watch import watch
 
 LOOK = 20  # steps between two looks at the losses
 
@@ -115,7 +116,12 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
             "tasks": [[stream.class_names[c] for c in task.classes] for task in stream],
             "images": sizes,
         },
-        "net": {"name": net.name, "target": net.target, "weights": net.weights},
+        "net": {
+            "name": net.name,
+            "target": net.target,
+            "weights": net.weights,
+            **({"flatten": net.flatten} if net.flatten else {}),
+        },
         "train": plain(train),
         **sections(learner),
     }
@@ -172,8 +178,9 @@ class Loop:
 
     def check(self) -> None:
         """Refuse before training what would fail later."""
+        net, x = self._probe()
         for term in self.learner.terms:
-            term.check(self.net)
+            term.check(net, x)
             if term.view == "shared" and not self.learner.replays:
                 raise UserError(
                     f"{term.name}.view is shared and {self.learner.name} replays nothing to share; "
@@ -196,15 +203,15 @@ class Loop:
             raise UserError(
                 "masks are given and every one of them is empty; pass real ones or none"
             )
-        self._probe()
+        with torch.no_grad():  # a layer without maps is refused here
+            net(x, taps=[TARGET, *_taps(self.learner.terms)])
 
-    @torch.no_grad()
-    def _probe(self) -> None:
-        """One forward of a blank image with every tap: a layer without maps is refused here."""
+    def _probe(self) -> tuple[Net, Tensor]:
+        """A copy of the net with a head of a few classes, and as many images, to try terms on."""
         net = copy.deepcopy(self.net).to(self.device).eval()
-        net.resize(1)
-        blank = torch.zeros_like(self.stream[-1].train.x[:1])
-        net(self.feed.normalise(blank), taps=[TARGET, *_taps(self.learner.terms)])
+        net.resize(0)
+        net.grow(4, torch.Generator().manual_seed(0))
+        return net.to(self.device), self.feed.normalise(self.stream[-1].train.x[:4])
 
     def run(self, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:
@@ -248,7 +255,8 @@ class Loop:
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
         already = sum(total[:done]) + self.steps
-        with Reporter(label, sum(total), already, progress) as reporter:
+        diary = self.folder.folder / "progress.jsonl" if self.folder is not None else None
+        with Reporter(label, sum(total), already, progress, diary) as reporter:
             if self.resumed is not None:
                 reporter.say(f"goes on at step {self.steps + 1} of task {done + 1}")
             for task in self.stream[done:]:
@@ -287,6 +295,9 @@ class Loop:
         self.records.append(record)
         self.steps = 0
         if self.folder is not None:
+            with torch.no_grad():
+                watched = watch(self.learner, self.net, self.feed, task)
+            self.folder.save_maps(task.index + 1, watched)
             state = get_state(self.learner)
             self.folder.save(
                 task.index + 1,

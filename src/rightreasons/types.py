@@ -112,7 +112,7 @@ class Out(NamedTuple):
 
     logits: Tensor  # (B,C)
     z: Tensor  # (B,D) the input of the head, pooled
-    maps: Mapping[str, Tensor]  # (B,K,u,v) for each tap that was asked for, in the graph
+    maps: Mapping[str, Tensor]  # (B,K,u,v) for each tap, images included, in the graph
     cut: tuple[Mapping[str, Tensor], Tensor] | None = None
     """of a part: the maps of the whole, which the logits hang on, and which rows were chosen"""
 

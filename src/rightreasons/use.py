@@ -1,4 +1,4 @@
-"""What ``rrr predict`` and ``rrr extend`` print and draw."""
+"""What ``rrr predict``, ``rrr explain`` and ``rrr extend`` print and draw."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from rightreasons.augment import middle
 from rightreasons.checkpoints import checkpoints
 from rightreasons.data.splits import read_all
-from rightreasons.errors import UserError, printable
-from rightreasons.model import Predictions, extend, load
+from rightreasons.errors import UserError, printable, unknown
+from rightreasons.model import Explanations, Predictions, extend, load
 from rightreasons.tables import single
 
 
@@ -70,6 +70,69 @@ def draw(image: Tensor, found: Predictions, i: int, path: Path) -> None:
     title = printable(f"{found.names[i]}  {100 * found.confidence[i]:.1f} %")
     figure.suptitle(title, parse_math=False)  # a class may be called $x$
     figure.savefig(path, dpi=110)
+
+
+def explain_images(
+    run: Path,
+    images: Sequence[Path],
+    explainers: Sequence[str],
+    tasks: str = "last",
+    of: str | None = None,
+    target: str = "last_block",
+    out: Path = Path("explain.png"),
+) -> None:
+    """One picture: an image a row, or one a task's checkpoint; an explainer a column."""
+    if tasks not in ("last", "all") and not tasks.isdecimal():
+        raise UserError(f"--tasks is {tasks!r}, expected last, all, or the number of a task")
+    if out.suffix.lower() != ".png" or not out.absolute().parent.is_dir():
+        raise UserError(f"--out is {out}, expected a .png file in a folder that exists")
+    chosen: list[int | None] = [None if tasks in ("last", "all") else int(tasks)]
+    if tasks == "all":  # a folder without checkpoints is refused by load
+        chosen = [int(f.stem.removeprefix("task-")) for f in checkpoints(run)] or chosen
+    found = []
+    for task in chosen:
+        model = load(run, task=task)
+        if of is not None and of not in model.class_names and tasks == "all":
+            continue  # the class came later
+        word = "" if task is None else f"task {task}: "
+        found.append((word, model.explain(images, explainers, of, target)))
+    if not found:
+        raise unknown("class", of, load(run).class_names)
+    for i, image in enumerate(images):
+        said = [f"{w}{e.names[i]} {100 * e.confidence[i]:.1f} %" for w, e in found]
+        print(f"{image}: {'; '.join(said)}")
+    draw_explanations(found, out)
+    print(f"picture: {out}")
+
+
+def draw_explanations(found: Sequence[tuple[str, Explanations]], path: Path) -> None:
+    """Maps over the grey image, side by side; each map is bright where it is largest."""
+    from matplotlib.figure import Figure
+
+    explainers = list(found[0][1].maps)
+    rows = [(word, e, i) for i in range(len(found[0][1].names)) for word, e in found]
+    size = (1.9 * (len(explainers) + 1), 2.15 * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(rows), len(explainers) + 1, squeeze=False)
+    for (word, e, i), (plain, *others) in zip(rows, axes, strict=True):
+        pixels = e.images[i].transpose(1, 2, 0)
+        plain.imshow(pixels)
+        plain.set_title(f"{word}{_short(e.names[i])}\n{100 * e.confidence[i]:.1f} %", fontsize=9)
+        for name, axis in zip(explainers, others, strict=True):
+            saliency = e.maps[name][i].clip(min=0)
+            top = max(
+                float(np.quantile(saliency, 0.995)), 1e-12
+            )  # a lone pixel would hide the rest
+            axis.imshow(pixels.mean(2), cmap="gray", vmin=0, vmax=255)
+            axis.imshow(saliency, cmap="inferno", alpha=0.7, vmin=0, vmax=top)
+            axis.set_title(name, fontsize=9)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    figure.savefig(path, dpi=110)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 def extend_run(run: Path, folder: Path, out: Path | None) -> None:

@@ -146,8 +146,9 @@ def read(folder):
 def test_a_run_leaves_config_records_checkpoints_and_result(finished):
     folder, done = finished
     assert sorted(p.name for p in folder.iterdir()) == [
-        *("checkpoints", "config.yaml", "environment.json", "records.jsonl", "result.json")
+        *("checkpoints", "config.yaml", "environment.json", "maps", "records.jsonl", "result.json")
     ]
+    assert sorted(p.name for p in (folder / "maps").iterdir()) == ["task-1.npz", "task-2.npz"]
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["task-1.pt", "task-2.pt"]
     found = read(folder)
     assert found["config"]["method"] == "er+rrr" and found["config"]["memory"]["size"] == 8

@@ -59,6 +59,27 @@ def test_predict_names_classes_and_draws_where_it_looked(place):
         assert picture.size[0] > 200
 
 
+def test_explain_draws_explainers_side_by_side_for_every_task(place):
+    grey, clear = place / "grey.png", place / "clear.png"
+    image = next((place / "new").glob("*/*.png"))
+    with Image.open(image) as pixels:
+        pixels.convert("L").save(grey)
+        pixels.convert("RGBA").save(clear)
+    words = ["--explainers", "gradcam,guided", "--tasks", "all", "--out", place / "why.png"]
+    done = rrr("explain", place / "run", image, grey, clear, *words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and lines[0].startswith(f"{image}: task 1: ")
+    assert all(line.count("%") == 2 for line in lines[:3])
+    with Image.open(place / "why.png") as picture:
+        width, height = picture.size
+    assert height > 1.5 * width  # six rows of three
+    one = rrr("explain", place / "run", image, "--out", place / "one.png")
+    assert one.returncode == 0, one.stderr
+    with Image.open(place / "one.png") as picture:
+        assert picture.size[0] > 3 * picture.size[1]
+
+
 def test_extend_learns_new_folders_beside_the_run(place):
     before = (place / "run" / "result.json").read_text("utf-8")
     done = rrr("extend", "run", "new", cwd=place)
@@ -71,7 +92,10 @@ def test_extend_learns_new_folders_beside_the_run(place):
     assert again.returncode == 0, again.stderr
 
 
-@pytest.mark.parametrize("name", ["rrr", "er+evidence", "glyphs-small", "train", "folder"])
+@pytest.mark.parametrize(
+    "name",
+    ["rrr", "er+evidence", "glyphs-small", "train", "folder", "smoothgrad", "squeezenet1_1"],
+)
 def test_show_prints_fields_and_defaults(name):
     done = rrr("show", name)
     assert done.returncode == 0, done.stderr
@@ -81,6 +105,8 @@ def test_show_prints_fields_and_defaults(name):
         "glyphs-small": ["tasks: 5", "resnet8"],
         "train": ["train.epochs", "train.later"],
         "folder": ["data.path", "(needed)"],
+        "smoothgrad": ["Smilkov", "samples=40", "rrr.explain=smoothgrad"],
+        "squeezenet1_1": ["features.12.expand3x3", "13x13", "33.3 %"],
     }[name]
     assert all(word in done.stdout for word in expected)
 

@@ -32,9 +32,9 @@ def distil(logits: Tensor, old: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(logits / temperature, (old / temperature).softmax(1))
 
 
-def binary_targets(y: Tensor, classes: int, old: Tensor | None) -> Tensor:
+def binary_targets(y: Tensor, logits: Tensor, old: Tensor | None) -> Tensor:
     """(B,C): what the teacher says of its classes, for every image; zero or one for new ones."""
-    targets = F.one_hot(y, classes).float()
+    targets = F.one_hot(y, logits.shape[1]).to(logits)
     if old is None:
         return targets
     return torch.cat([old.sigmoid(), targets[:, old.shape[1] :]], 1)

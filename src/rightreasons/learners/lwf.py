@@ -66,7 +66,7 @@ class LwFMC(Learner):
 
     def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
         old = taught(self.teacher_, batch) if hasattr(self, "teacher_") else None
-        targets = binary_targets(batch.y, out.logits.shape[1], old)
+        targets = binary_targets(batch.y, out.logits, old)
         return F.binary_cross_entropy_with_logits(out.logits, targets)
 
     def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:

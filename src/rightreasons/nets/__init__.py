@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import Net, out_of_place
-from rightreasons.nets.small import SMALL, build_small
-from rightreasons.nets.zoo import ZOO, build_zoo
+from rightreasons.nets.net import Net, is_pointwise, out_of_place
+from rightreasons.nets.small import SMALL, build_small, initialise
+from rightreasons.nets.zoo import (
+    ZOO,
+    build_zoo,
+    load_weights,
+    torchvision_model,
+    torchvision_names,
+)
 
 __all__ = ["NETS", "Net", "net"]
 
 NETS = (*SMALL, *ZOO)
+SIDES = {"inception_v3": 299}  # of the images that are shown to torchvision's nets; others: 224
 
 
 def net(
@@ -23,29 +32,31 @@ def net(
     target: str | None = None,
     head: str | None = None,
     size: int = 32,
-    weights: str | None = None,
+    weights: str | Path | None = None,
+    flatten: int | None = None,
 ) -> Net:
     """A `Net` by name, or around your own classifier.
 
-    Your own module keeps its weights, apart from its head, which starts empty and grows with the
-    classes. ``head`` is the name of its last linear layer (found if it is the only one that gives
-    the logits), ``target`` the layer that Grad-CAM explains (default: the last spatial layer),
-    ``size`` the side of the images that it takes. ``weights`` is a torchvision file for a net by
-    name.
+    A name is one of `rrr list`, or that of any torchvision classifier. ``weights`` is a file of
+    torchvision's for it; ``flatten`` the side of the images, for the paper's authors' head on the
+    flattened last map. Your own module keeps its weights, apart from its head, which starts empty
+    and grows with the classes. ``head`` is the name of its last linear layer (found if it is the
+    only one that gives the logits), ``target`` the layer that Grad-CAM explains (default: the
+    paper's, or the last spatial layer), ``size`` the side of the images that it takes.
 
     >>> net("resnet8").pooled_linear
     True
     """
     if isinstance(module, str):
-        if module not in NETS:
-            raise unknown("net", module, NETS)
-        if module in SMALL and weights is not None:
-            raise UserError(
-                f"there are no weights for {module}; weights= goes with {', '.join(ZOO)}"
-            )
-        built = build_small(module) if module in SMALL else build_zoo(module, weights)
+        if head is not None:
+            raise UserError(f"{module} has its own head; head= goes with a module of your own")
+        built = _named(module, None if weights is None else str(weights), flatten)
     elif isinstance(module, nn.Module):
-        built = _wrap(module, head, size)
+        if weights is not None or flatten is not None:
+            raise UserError(
+                "weights= and flatten= go with a net by name; load a module of your own yourself"
+            )
+        built = _wrap(copy.deepcopy(module), head, size)  # the caller's own keeps its head
     else:
         raise UserError(
             f"net is a {type(module).__name__}, expected a name or an nn.Module; "
@@ -54,26 +65,94 @@ def net(
     return built.retarget(target)
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that is neither ours nor torchvision's."""
+    if name not in NETS and name.replace("-", "_") not in torchvision_names():
+        raise unknown("net", name, [*NETS, *torchvision_names()])
+
+
+def _named(name: str, weights: str | None, flatten: int | None) -> Net:
+    check_name(name)
+    plain = {plan.model: known for known, plan in ZOO.items()}
+    name = plain.get(name.replace("-", "_"), name)
+    if name in SMALL and weights is not None:
+        raise UserError(
+            f"there are no weights for {name}; weights= goes with torchvision's nets: "
+            f"{', '.join(ZOO)}, ..."
+        )
+    if name not in ZOO and flatten is not None:
+        raise UserError(f"flatten= goes with {', '.join(ZOO)}, and {name} is none of them")
+    if name in SMALL:
+        return build_small(name)
+    if name in ZOO:
+        return build_zoo(name, weights, flatten)
+    model = name.replace("-", "_")
+    module = torchvision_model(model)
+    built = _wrap(module, None, SIDES.get(model, 224))
+    if weights is None:
+        built.initialise = initialise
+    else:
+        load_weights(built.module, Path(weights), built.head_name)
+    built.name, built.weights = name, weights
+    return built
+
+
+class Watched(NamedTuple):
+    """What one forward pass called, in order."""
+
+    maps: list[tuple[str, Tensor]]  # layers that gave (B,K,u,v), and what they gave
+    linears: dict[str, tuple[Tensor, Tensor, int]]  # input, output, how many maps came before
+    logits: Tensor
+
+
 def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
     """Find head, last spatial layer and pooling by watching one forward pass."""
-    module = out_of_place(copy.deepcopy(module))  # the caller's own keeps its head
-    calls: list[tuple[str, Tensor]] = []
-    linears: dict[str, tuple[Tensor, Tensor]] = {}
+    seen = _watch(out_of_place(module), size)
+    if head is None:
+        last = [name for name, (_, output, _) in seen.linears.items() if output is seen.logits]
+        if not last:
+            raise UserError("no linear layer gives the logits; pass head= the name of that layer")
+        head = last[-1]
+    elif head not in seen.linears:
+        raise unknown("head", head, list(seen.linears))
+    z, output, before = seen.linears[head]
+    maps = seen.maps[:before]
+    if not maps:
+        raise UserError(
+            "no layer gives maps of shape (B,K,u,v); Grad-CAM needs a convolutional net"
+        )
+    area = max(v.shape[2] * v.shape[3] for _, v in maps[-3:])
+    pooled = [
+        name
+        for name, v in maps
+        if output is seen.logits
+        and v.shape[2] * v.shape[3] > 1
+        and v.shape[:2] == z.shape
+        and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
+    ]
+    spatial = [name for name, v in maps if v.shape[2] * v.shape[3] >= max(area, 2)]
+    last_block = (pooled or spatial or [maps[-1][0]])[-1]  # a container is called after its parts
+    return Net(module, head, {"last_block": last_block, "paper": last_block}, bool(pooled))
+
+
+def _watch(module: nn.Module, size: int) -> Watched:
+    maps: list[tuple[str, Tensor, int]] = []
+    linears: dict[str, tuple[Tensor, Tensor, int]] = {}
     handles = []
     for name, part in module.named_modules():
 
         def watch(m: nn.Module, args: tuple[Tensor, ...], output: object, name: str = name) -> None:
             if isinstance(output, Tensor):
-                if isinstance(m, nn.Linear):
-                    linears[name] = (args[0], output)
-                elif output.ndim == 4 and name:
-                    calls.append((name, output))
+                if isinstance(m, nn.Linear) or is_pointwise(m):
+                    linears[name] = (args[0], output, len(maps))
+                if not isinstance(m, nn.Linear) and output.ndim == 4 and name:
+                    maps.append((name, output, output._version))
 
         handles.append(part.register_forward_hook(watch))
     training = module.training
     module.eval()
     try:
-        device = next(module.parameters()).device
+        device = next((p.device for p in module.parameters()), None)
         probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
         with torch.no_grad():
             logits = module(probe)
@@ -88,26 +167,9 @@ def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
             handle.remove()
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise UserError("the module does not return logits of shape (B,C); wrap it so that it does")
-    if head is None:
-        last = [name for name, (_, output) in linears.items() if output is logits]
-        if not last:
-            raise UserError("no linear layer gives the logits; pass head= the name of that layer")
-        head = last[-1]
-    elif head not in linears:
-        raise unknown("head", head, list(linears))
-    if not calls:
-        raise UserError(
-            "no layer gives maps of shape (B,K,u,v); Grad-CAM needs a convolutional net"
-        )
-    area = max(v.shape[2] * v.shape[3] for _, v in calls[-3:])
-    z = linears[head][0]
-    pooled = [
-        name
-        for name, v in calls
-        if v.shape[2] * v.shape[3] > 1
-        and v.shape[:2] == z.shape[:2]
-        and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
+    # what was written into afterwards cannot be tapped
+    counts = [
+        sum(v._version == version for _, v, version in maps[:n]) for n in range(len(maps) + 1)
     ]
-    spatial = [name for name, v in calls if v.shape[2] * v.shape[3] >= max(area, 2)]
-    last_block = (pooled or spatial or [calls[-1][0]])[-1]  # a container is called after its parts
-    return Net(module, head, {"last_block": last_block, "paper": last_block}, bool(pooled))
+    kept = [(name, v) for name, v, version in maps if v._version == version]
+    return Watched(kept, {n: (z, o, counts[at]) for n, (z, o, at) in linears.items()}, logits)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.types import Out
 
 Initialise = Callable[[nn.Module, torch.Generator], None]
+INPUT = (
+    "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
+)
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -20,10 +24,10 @@ class Net(nn.Module):
     """A classifier with taps and a growing head.
 
     ``taps`` maps aliases (``last_block``, ``paper``) to names of submodules; any submodule's own
-    name is a tap too; `retarget` points ``paper`` elsewhere. ``pooled_linear`` says that the logits
-    are one linear layer on the global average of ``last_block``: closed forms of Grad-CAM and
-    evidence hold then. ``initialise`` draws the weights of a net that has none worth keeping;
-    ``fit`` calls it with the run's seed.
+    name is a tap too, and ``INPUT`` the images; `retarget` points ``paper`` elsewhere.
+    ``pooled_linear`` says that the logits are one linear layer on the global average of
+    ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws the
+    weights of a net that has none worth keeping; ``fit`` calls it with the run's seed.
     """
 
     def __init__(
@@ -36,10 +40,11 @@ class Net(nn.Module):
         channels_last: bool = False,
         name: str | None = None,
         weights: str | None = None,
+        flatten: int | None = None,
     ) -> None:
         super().__init__()
         self.target: str | None = None
-        self.weights = weights
+        self.weights, self.flatten = weights, flatten  # how it was built, for a run's config
         self.module = module
         self.head_name = head
         self.taps = dict(taps)
@@ -49,9 +54,13 @@ class Net(nn.Module):
         self.name = name or type(module).__name__
         out_of_place(module)
         last = self._find(head, "head")
+        if is_pointwise(last):
+            last = Pointwise(last)
+            parent, _, leaf = head.rpartition(".")
+            setattr(module.get_submodule(parent), leaf, last)
         if not isinstance(last, nn.Linear):
             raise UserError(
-                f"head {head!r} is a {type(last).__name__}, expected nn.Linear; "
+                f"head {head!r} is a {type(last).__name__}, expected nn.Linear or a 1x1 nn.Conv2d; "
                 "pass head= the name of the last linear layer"
             )
         for path in self.taps.values():
@@ -81,7 +90,7 @@ class Net(nn.Module):
         return self.taps.get(tap, tap)
 
     def check_tap(self, tap: str) -> None:
-        if tap not in self.taps:
+        if tap not in self.taps and tap != INPUT:
             self._find(tap, "layer")
 
     if TYPE_CHECKING:
@@ -97,17 +106,30 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, taps: Sequence[str] = ()) -> Out:
         caught: dict[str, tuple[Tensor, int]] = {}
+        if INPUT in taps:
+            x = x.detach().requires_grad_(torch.is_grad_enabled())  # a leaf of its own
+            caught[INPUT] = (x, x._version)
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         with ExitStack() as hooks:  # hooks live for this call only
-            for tap in dict.fromkeys(taps):
+            for tap in dict.fromkeys(tap for tap in taps if tap != INPUT):
                 layer = self._layer(tap)
                 handle = layer.register_forward_hook(_catch_output(caught, tap))
                 hooks.callback(handle.remove)
             handle = self.head.register_forward_pre_hook(_catch_input(caught))
             hooks.callback(handle.remove)
             logits = self.module(x)
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise UserError(
+                f"{self.name} returns {what}, expected logits of shape (B,C); wrap it so that it "
+                "does"
+            )
         for tap in taps:
+            if tap not in caught:
+                raise UserError(
+                    f"layer {self.path(tap)!r} was not called in the forward pass; choose another"
+                )
             value, version = caught[tap]
             if value._version != version:
                 raise UserError(
@@ -115,7 +137,8 @@ class Net(nn.Module):
                     "replace that operation by its out-of-place form"
                 )
         z, _ = caught.pop("")
-        return Out(logits, z, {tap: value for tap, (value, _) in caught.items()})
+        maps = {tap: value for tap, (value, _) in caught.items()}
+        return Out(logits, z.mean((2, 3)) if z.ndim == 4 else z, maps)
 
     def _layer(self, tap: str) -> nn.Module:
         try:
@@ -167,6 +190,30 @@ class Net(nn.Module):
         finally:
             for part in switched:
                 part.training = True
+
+
+class Pointwise(nn.Linear):
+    """A 1x1 convolution as what it is: one linear layer at every place of a map (B,K,u,v)."""
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        bias = convolution.bias is not None
+        super().__init__(convolution.in_channels, convolution.out_channels, bias)
+        self.weight = nn.Parameter(convolution.weight.detach()[:, :, 0, 0].clone())
+        if convolution.bias is not None:
+            self.bias = nn.Parameter(convolution.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight[:, :, None, None], self.bias)
+
+
+def is_pointwise(part: nn.Module) -> TypeGuard[nn.Conv2d]:
+    return (
+        isinstance(part, nn.Conv2d)
+        and part.kernel_size == (1, 1)
+        and part.stride == (1, 1)
+        and part.padding in ((0, 0), "valid", "same")
+        and part.groups == 1
+    )
 
 
 def out_of_place(module: nn.Module) -> nn.Module:

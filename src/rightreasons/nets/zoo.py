@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rightreasons.checkpoints import UNREADABLE, load_plain, why
@@ -25,29 +28,78 @@ class Plan:
     pooled_linear: bool = True
 
 
+LAST_3X3 = "features.12.expand3x3"  # half of the last Fire module, as the paper has it
 ZOO = {
     "resnet18": Plan("resnet18", "fc", "layer4", "layer4.1.conv2"),
-    "mobilenet-v2": Plan("mobilenet_v2", "classifier.1", "features", "features.18.0"),
     "alexnet": Plan("alexnet", "classifier.6", "features.11", "features.10", False),
+    "squeezenet1_1": Plan("squeezenet1_1", "classifier.1", "features", LAST_3X3, False),
+    "squeezenet1_0": Plan("squeezenet1_0", "classifier.1", "features", LAST_3X3, False),
+    "mobilenet-v2": Plan("mobilenet_v2", "classifier.1", "features", "features.18.0"),
+}
+OPTIONS: dict[str, dict[str, Any]] = {  # a head without dropout; no second head in training
+    "mobilenet_v2": {"dropout": 0.0},
+    "googlenet": {"aux_logits": False, "init_weights": False},
+    "inception_v3": {"aux_logits": False, "init_weights": False},
 }
 
 
-def build_zoo(name: str, weights: str | None = None) -> Net:
-    """Build one of ``ZOO``; ``weights`` is a torchvision file, whole or of the trunk alone."""
+def build_zoo(name: str, weights: str | None = None, flatten: int | None = None) -> Net:
+    """Build one of ``ZOO``; ``weights`` is a torchvision file, whole or of the trunk alone.
+
+    With ``flatten``, the side of the images, the head is the authors': one linear layer on the
+    flattened last map, without pooling. It then takes images of that size only.
+    """
     plan = ZOO[name]
-    options = {"dropout": 0.0} if plan.model == "mobilenet_v2" else {}  # its head must stay linear
-    module: nn.Module = torchvision().models.get_model(plan.model, weights=None, **options)
+    module = torchvision_model(plan.model)
     if weights is not None:
         load_weights(module, Path(weights), plan.head)
+    if flatten is not None:
+        module = flattened(module, plan, flatten)
     return Net(
         module,
-        plan.head,
+        plan.head if flatten is None else "head",
         {"last_block": plan.last_block, "paper": plan.paper},
-        plan.pooled_linear,
+        plan.pooled_linear and flatten is None,
         initialise=None if weights else initialise,
         name=name,
         weights=weights,
+        flatten=flatten,
     )
+
+
+def torchvision_names() -> list[str]:
+    """The classifiers that torchvision has by name."""
+    models = torchvision().models
+    names: list[str] = models.list_models(module=models)
+    return names
+
+
+def torchvision_model(name: str) -> nn.Module:
+    """Built as it would be anew: what `initialise` does not draw is the same in every process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        made = torchvision().models.get_model(name, weights=None, **OPTIONS.get(name, {}))
+    model: nn.Module = made
+    return model
+
+
+def flattened(module: nn.Module, plan: Plan, size: int) -> nn.Module:
+    """The trunk under its own names, and a linear head on its flattened map."""
+    trunk: dict[str, nn.Module] = {}
+    for name, part in module.named_children():
+        trunk[name] = part
+        if name == plan.last_block.partition(".")[0]:
+            break
+    body = nn.Sequential(OrderedDict(trunk)).eval()
+    try:
+        with torch.no_grad():
+            width = body(torch.zeros(1, 3, size, size)).numel()
+    except RuntimeError as error:
+        raise UserError(
+            f"{plan.model} refuses images of {size} px ({error}); pass flatten= a larger side"
+        ) from error
+    parts = {**trunk, "flatten": nn.Flatten(), "head": nn.Linear(width, 1)}
+    return nn.Sequential(OrderedDict(parts)).train()
 
 
 def load_weights(module: nn.Module, path: Path, head: str) -> None:

@@ -1,7 +1,7 @@
 """Term: an extra loss that any learner can carry, with its own columns of memory.
 
-A term never samples and never runs the net: the loop draws rows of memory, forwards them with the
-taps that the term names, and hands over what came out beside the rows' columns.
+A term never samples: the loop draws rows of memory, forwards them with the taps that the term
+names, and hands over what came out beside the rows' columns.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class Term(ABC):
         """Are old rows remembered anew after each task?"""
         return False
 
-    def check(self, net: Net) -> None:
-        """Refuse a net that the term cannot explain."""
+    def check(self, net: Net, x: Tensor) -> None:
+        """Refuse a net that the term cannot explain; ``net`` is a copy to try it on, with a head
+        of a few classes, and ``x`` a batch like those to come."""
         for tap in self.taps:
             net.check_tap(tap)
 

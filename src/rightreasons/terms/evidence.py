@@ -65,8 +65,8 @@ class Evidence(Term):
     def taps(self) -> tuple[str, ...]:
         return ("last_block",)
 
-    def check(self, net: Net) -> None:
-        super().check(net)
+    def check(self, net: Net, x: Tensor) -> None:
+        super().check(net, x)
         if not net.pooled_linear:
             raise UserError(NOT_POOLED.format(net.name))
 

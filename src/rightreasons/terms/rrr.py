@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rightreasons.config import check_choice
 from rightreasons.errors import UserError, unknown
-from rightreasons.explainers import EXPLAINERS, closed_form
+from rightreasons.explainers import (
+    CHANNELS,
+    EXPLAINERS,
+    OWN_PASSES,
+    closed_form,
+    content_keys,
+    options_of,
+    taps_of,
+)
 from rightreasons.memory import Column
 from rightreasons.nets.net import Net
 from rightreasons.terms.base import (
@@ -92,7 +101,8 @@ class RRR(Term):
     profile: str = "paper"
     """paper, released (what the authors' code meant) or recommended (our best of eq. 2)"""
     explain: str = "gradcam"
-    """the explainer: gradcam"""
+    """the explainer: gradcam, backprop, smoothgrad, guided, deconvnet, gradient_x_input,
+    integrated_gradients or guided_gradcam; all but gradcam give maps of the image's size"""
     target: str = FROM_PROFILE
     """paper, last_block, or the name of a layer"""
     score: str = FROM_PROFILE
@@ -111,6 +121,16 @@ class RRR(Term):
     """learning rate of that pass, which has its own optimiser"""
     detach_weights: bool = FROM_PROFILE
     """treat Grad-CAM's alpha as constants"""
+    channels: str = "max"
+    """three channels of gradients to one map, by magnitude: max, sum, mean or l2; with signed they
+    are added up"""
+    samples: int = 4
+    """noisy copies of smoothgrad, or points of integrated_gradients; the stored map is averaged
+    over the very same ones"""
+    noise: float = 0.2
+    """deviation of smoothgrad's noise, as a share of the image's range"""
+    cells: str | int = "full"
+    """full, or a number n: compare and store n x n means"""
     only_correct: bool = False
     """leave out rows that were misclassified when they were stored"""
     refresh: str = "never"
@@ -138,14 +158,26 @@ class RRR(Term):
         check_choice(self, "refresh", ("never", "each_task"))
         check_choice(self, "reference", REFERENCES)
         check_choice(self, "dtype", DTYPES)
+        check_choice(self, "channels", CHANNELS)
+        if self.samples < 1 or not 0 < self.noise < math.inf:
+            raise UserError(
+                f"rrr.samples is {self.samples} and rrr.noise {self.noise}, expected at least 1 "
+                "and a number above 0"
+            )
+        if self.cells != "full" and (isinstance(self.cells, str) or self.cells < 1):
+            raise UserError(f"rrr.cells is {self.cells!r}, expected full, or a number above 0")
         if not 0 < self.alternate_lr < math.inf:
             raise UserError(f"rrr.alternate_lr is {self.alternate_lr}, expected a number above 0")
         if self.view == "shared" and self.schedule == "alternate":
             raise UserError("rrr.view=shared has no pass of its own; type rrr.schedule=joint")
+        if self.view == "shared" and self.explain == "smoothgrad":
+            raise UserError(
+                "smoothgrad's noise does not follow crop and flip; type rrr.view=canonical"
+            )
 
     @property
     def taps(self) -> tuple[str, ...]:
-        return (self.target,)
+        return taps_of(self.explain, self.target)
 
     @property
     def apart(self) -> float | None:
@@ -155,37 +187,67 @@ class RRR(Term):
     def refreshes(self) -> bool:
         return self.refresh == "each_task"
 
-    def check(self, net: Net) -> None:
-        super().check(net)
-        if self.view == "shared" and not self.frozen and not closed_form(net, self.target):
-            other = (
-                "rrr.target=last_block or rrr.bn=frozen" if net.pooled_linear else "rrr.bn=frozen"
-            )
+    def check(self, net: Net, x: Tensor) -> None:
+        super().check(net, x)
+        if self.view == "shared" and not self.frozen and self._by_slope(net):
+            last = net.pooled_linear and self.explain == "gradcam"
+            other = "rrr.target=last_block or rrr.bn=frozen" if last else "rrr.bn=frozen"
+            what = f"rrr.target={self.target}" if self.explain == "gradcam" else self.explain
             raise UserError(
-                f"rrr.view=shared with rrr.target={self.target} may mix images through the batch "
+                f"rrr.view=shared with {what} may mix images through the batch "
                 f"statistics of BatchNorm; type {other}"
             )
+        self._try(net, x)
+
+    def _by_slope(self, net: Net) -> bool:
+        """Is the map a derivative of the given pass?"""
+        if self.explain == "gradcam":
+            return not closed_form(net, self.target)
+        return self.explain not in OWN_PASSES
+
+    def _try(self, net: Net, x: Tensor) -> None:
+        """Explain and differentiate the maps; ``net`` is a copy, and gets gradients.
+
+        A net that the maps cannot train fails here and not after the first task.
+        """
+        y = torch.arange(len(x), device=x.device) % net.classes
+        once = replace(self, samples=1)
+        with torch.enable_grad(), net.frozen_statistics():
+            maps = once.maps(net, net(x, taps=self.taps), y)
+        if maps.abs().amax() == 0:
+            raise UserError(
+                f"{self.explain} gives empty maps for {net.name}: a part without a derivative, "
+                "such as rounding, lies before the logits; choose a layer behind it, or replace it"
+            )
+        try:
+            maps.sum().backward()  # type: ignore[no-untyped-call]
+        except (RuntimeError, NotImplementedError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"the maps of {self.explain} on {net.name} cannot be differentiated ({why}); "
+                "replace the part of the net that has no second derivative"
+            ) from error
 
     def needs_graph(self, net: Net) -> bool:
-        return not closed_form(net, self.target)
+        return self._by_slope(net)
 
-    def maps(self, net: Net, out: Out, y: Tensor) -> Tensor:
-        """The raw maps (B,u,v) of classes ``y``."""
-        return EXPLAINERS[self.explain](
-            net,
-            out,
-            y,
-            target=self.target,
-            signed=self.signed,
-            detach_weights=self.detach_weights,
-        )
+    def maps(self, net: Net, out: Out, y: Tensor, keys: Tensor | None = None) -> Tensor:
+        """The raw maps (B,u,v) of classes ``y``, in as few cells as are kept."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)} | {"keys": keys}
+        maps = EXPLAINERS[self.explain](net, out, y, **options_of(self.explain, given))
+        if self.cells == "full":
+            return maps
+        return F.adaptive_avg_pool2d(maps, int(self.cells))
 
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
         answer = out.logits.argmax(1)
         y = batch.y if self.score == "label" else answer
-        values, scale = encode(self.maps(net, out, y), self.dtype)
-        right = answer == batch.y
-        return {"rrr.map": values, "rrr.scale": scale, "rrr.class": y, "rrr.correct": right}
+        columns: dict[str, Column] = {"rrr.class": y, "rrr.correct": answer == batch.y}
+        keys = None
+        if self.explain == "smoothgrad":  # a row keeps its noise wherever it moves in memory
+            keys = columns["rrr.noise"] = content_keys(batch.x)
+        values, scale = encode(self.maps(net, out, y, keys), self.dtype)
+        return columns | {"rrr.map": values, "rrr.scale": scale}
 
     def refer(
         self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
@@ -200,7 +262,9 @@ class RRR(Term):
         assert isinstance(y, Tensor) and isinstance(right, Tensor)
         if self.score == "current_prediction":
             y = out.logits.argmax(1)
-        now = self.maps(net, out, y)
+        keys = columns.get("rrr.noise")
+        assert keys is None or isinstance(keys, Tensor)
+        now = self.maps(net, out, y, keys)
         stored, covered = self.follow(decode(values, scale, now), batch)
         gap = normalise(now * covered, self.normalize) - normalise(stored * covered, self.normalize)
         cost = gap.abs() if self.distance == "l1" else gap.square()  # (B,u,v)

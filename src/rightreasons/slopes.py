@@ -1,0 +1,172 @@
+"""The derivative of a class score with respect to images or a layer: what most explainers rest on.
+
+All of it is `torch.autograd.grad`, inside the graph while gradients are enabled, so that a loss on
+the result trains. Nothing is written to ``.grad``, no mode changes, and hooks live for one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from rightreasons.errors import UserError
+from rightreasons.nets.net import INPUT, Net
+from rightreasons.types import Out
+
+PIXELS = 2**19  # of the points that `mean_slope` holds in one graph: 512 images of 32 px, 10 of 224
+Rule = Callable[[Any, Any], tuple[Tensor, ...]]
+Point = Callable[[Tensor, Tensor], Tensor]
+"""(P,) numbers of points and (P,) rows of the batch -> (P,3,H,W) images"""
+
+
+def explained(net: Net, at: Tensor | Out, *taps: str) -> Out:
+    """The pass to explain: a given one, or one of these images by running statistics."""
+    if isinstance(at, Out):
+        for tap in taps:
+            if tap not in at.maps:
+                raise UserError(f"the pass lacks the tap {tap!r}; call net(x, taps=({tap!r},))")
+        return at
+    with net.frozen_statistics(), torch.enable_grad():
+        return net(at, taps=taps)
+
+
+def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = None) -> Tensor:
+    """``d y_c / d tap`` of each image's class ``y``, (B,K,u,v).
+
+    The scores are added up before they are differentiated: images do not interact. ``rule`` takes
+    the place of ReLU's own derivative.
+    """
+    whole, chosen = out.cut or (out.maps, slice(None))
+    if not out.logits.requires_grad or not whole[tap].requires_grad:
+        raise RuntimeError(
+            "a forward pass without a graph cannot be explained; enable gradients for it"
+        )
+    own = torch.zeros_like(out.logits).scatter(1, y[:, None], 1.0)
+    with relus_by(rule, out.logits.grad_fn, net.name) if rule else nullcontext():
+        try:
+            (found,) = torch.autograd.grad(
+                out.logits,
+                whole[tap],
+                own,
+                create_graph=torch.is_grad_enabled(),
+                retain_graph=True,
+                allow_unused=True,
+            )
+        except NotImplementedError as error:
+            raise _no_derivative(net, tap, str(error).splitlines()[0]) from error
+    if found is None:
+        raise _no_derivative(net, tap, "a part of the net cuts the graph")
+    return found[chosen]
+
+
+def _no_derivative(net: Net, tap: str, why: str) -> UserError:
+    place = "the images" if tap == INPUT else f"layer {net.path(tap)!r}"
+    return UserError(
+        f"the scores of {net.name} cannot be differentiated with respect to {place} ({why}); "
+        "choose a layer behind the part that has no derivative, or replace that part"
+    )
+
+
+# --- ReLU by another rule ------------------------------------------------------------------------
+
+
+def guided_rule(into: Any, out_of: Any) -> tuple[Tensor, ...]:
+    """Springenberg et al. 2015: pass what is positive where the ReLU was open."""
+    return (into[0].relu(),)
+
+
+def deconvnet_rule(into: Any, out_of: Any) -> tuple[Tensor, ...]:
+    """Zeiler & Fergus 2014: pass what is positive, open or not."""
+    return (out_of[0].relu(),)
+
+
+@contextmanager
+def relus_by(rule: Rule, root: Node | None, name: str) -> Iterator[None]:
+    """Inside, every ReLU of this graph has another derivative; ReLU6 counts as one.
+
+    The rule sits on the nodes of the graph, not on modules: a ReLU that is a function, or a module
+    that is called twice, is found; other graphs of the same net keep their derivatives.
+    """
+    nodes = [node for node in _nodes(root) if _is_relu(node)]
+    if not nodes:
+        raise UserError(
+            f"guided and deconvnet change the derivative of ReLU, and {name} has no ReLU; "
+            "use backprop"
+        )
+    handles = [node.register_hook(rule) for node in nodes]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _nodes(root: Node | None) -> Iterator[Node]:
+    seen, ahead = set(), [root]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+            yield node
+
+
+def _is_relu(node: Node) -> bool:
+    name = node.name()
+    clipped = name == "HardtanhBackward0" and getattr(node, "_saved_min_val", None) == 0
+    return name == "ReluBackward0" or clipped
+
+
+# --- the mean over points ------------------------------------------------------------------------
+
+
+def mean_slope(net: Net, y: Tensor, like: Tensor, weights: Sequence[float], point: Point) -> Tensor:
+    """``sum_i w_i d y_c / d x`` at points i around or before each image, (B,3,H,W) as ``like``.
+
+    The points join the batch, at most ``PIXELS`` of them at a time. One such chunk stays in the
+    graph; of several each is computed again when its gradient is needed, so that memory does not
+    grow with their number.
+    """
+    rows, points = len(y), len(weights)
+    size = max(1, PIXELS // (like.shape[2] * like.shape[3]))
+    pairs = torch.split(torch.arange(points * rows, device=y.device), size)
+    weight = torch.tensor(weights, dtype=like.dtype, device=like.device)
+
+    def chunk(pair: Tensor) -> Tensor:
+        number, row = pair // rows, pair % rows
+        with torch.no_grad():
+            x = point(number, row)
+        found = slope(net, explained(net, x, INPUT), y[row])
+        weighted = weight[number, None, None, None] * found
+        return torch.zeros_like(like).index_add(0, row, weighted)
+
+    if len(pairs) == 1:
+        return chunk(pairs[0])
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    total = torch.zeros_like(like)
+    for pair in pairs:
+        part: Tensor = _Again.apply(chunk, pair, *parameters)  # type: ignore[no-untyped-call]
+        total = total + part
+    return total
+
+
+class _Again(torch.autograd.Function):
+    """A function of the parameters that keeps no graph and runs again for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Callable[[Tensor], Tensor], pair: Tensor, *held: Tensor) -> Tensor:
+        ctx.call, ctx.pair, ctx.held = call, pair, held
+        return call(pair)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            value = (ctx.call(ctx.pair) * weight).sum()
+            found = torch.autograd.grad(value, ctx.held, allow_unused=True)
+        return (None, None, *found)

@@ -1,0 +1,79 @@
+"""Tables of groups against numbers by hand."""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+
+import pytest
+
+from rightreasons.config import resolve
+from rightreasons.reports.measures import MEASURES, interval, spread
+from rightreasons.reports.read import read
+from rightreasons.stats import t_interval
+from rightreasons.tables import differences, every, means, sentences
+
+WORDS = ["stream.tasks=3", "stream.classes=6"]
+
+
+@pytest.fixture(scope="module")
+def group(made_up, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("er", "er+rrr"):
+        for seed in (0, 1, 2):
+            config = resolve("glyphs-small", method, WORDS, seed)
+            made_up.make_run(folder / method / str(seed), config, 3, maps=False)
+    return read([folder]).groups[0]
+
+
+def test_means_and_deviations_are_those_of_the_seeds(group):
+    table = means(group, ["accuracy", "bwt"])
+    for row, line in zip(table.rows, group.lines, strict=True):
+        values = [100 * run.result.accuracy for run in line.runs]
+        assert row[:2] == [line.label, f"{mean(values):.1f} ± {stdev(values):.1f}"]
+    assert table.title == "glyphs-small, 3 seeds, %, mean ± std"
+
+
+def test_pairs_are_over_matched_seeds_with_their_interval(group):
+    er, rrr = group.lines
+    gaps = [
+        100 * (b.result.accuracy - a.result.accuracy)
+        for a, b in zip(er.runs, rrr.runs, strict=True)
+    ]  # noqa: E501
+    assert [100 * d for d in differences(rrr, er, "accuracy")] == pytest.approx(gaps)
+    low, high = t_interval(gaps)
+    (row,) = every(group)["pairs"].rows
+    assert row[:3] == ["er+rrr - er", "3", f"{mean(gaps):+.1f} [{low:+.1f}, {high:+.1f}]"]
+    (said,) = sentences(group)
+    assert said.startswith(f"er+rrr against er: accuracy {mean(gaps):+.1f} points over 3 matched")
+    assert ("includes zero, so nothing is shown" in said) == (low <= 0 <= high)
+
+
+def test_every_table_has_its_columns_and_every_row_a_link(group):
+    tables = every(group)
+    assert list(tables) == [
+        "final", "pairs", "seen", "seeds", "pointing", "pointing-task-aware", "drift", "costs",
+        "settings", "runs",
+    ]  # fmt: skip
+    for name, table in tables.items():
+        assert all(len(row) == len(table.head) for row in table.rows), name
+        assert len(table.links) == len(table.rows) and all(table.links), name
+    head = tables["pointing"].head
+    for name in ("PG-ACC", "PG-BWT", "Pr_ii", "Pr_Ti", "Re_ii", "Re_Ti"):
+        assert any(name in column for column in head)
+    images = tables["pointing"].rows[0][1]
+    assert int(images) == sum(group.lines[0].runs[0].records[-1]["pointing"]["images"])
+    assert tables["costs"].rows[0][1:4] == ["300 kB", "12 kB", "1024 kB"]
+
+
+def test_the_table_over_tasks_is_the_papers(group):
+    table = every(group)["seen"]
+    assert table.head == ["method", "1", "2", "3"]
+    curves = [run.result.seen for run in group.lines[0].runs]
+    assert table.rows[0][2] == spread("accuracy", [float(c[1]) for c in curves])
+
+
+def test_cells():
+    assert spread("accuracy", [0.5]) == "50.0" and spread("accuracy", [0.5, 0.7]) == "60.0 ± 14.1"
+    assert interval("accuracy", [0.01]) == "+1.0" and interval("accuracy", []) == ""
+    assert interval("drift_displacement", [0.5, 0.5]) == "+0.50 [+0.50, +0.50]"
+    assert {"accuracy", "bwt", "forgetting", "PG-BWT"} <= set(MEASURES)
