@@ -58,8 +58,8 @@ class Run:
         result, records = (self.folder / name for name in ("result.json", "records.jsonl"))
         done = checkpoints(self.folder)
         try:
-            whole = "R" in json.loads(result.read_bytes())
-            return whole and records.read_text("utf-8") == _lines(load_checkpoint(done[-1]))
+            ended = "R" in json.loads(result.read_bytes())
+            return ended and records.read_text("utf-8") == _lines(load_checkpoint(done[-1]))
         except (OSError, ValueError, LookupError, TypeError):  # missing, damaged, or not yet there
             return False
 

@@ -325,7 +325,8 @@ def _tasks(config: dict[str, Any]) -> int:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "records.jsonl"
-    if not path.exists():
+    try:
+        lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+    except (OSError, ValueError):  # not there yet, or damaged: the run will write it anew
         return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
