@@ -22,6 +22,7 @@ class Branch(NamedTuple):
     config: dict[str, Any]
     folder: Path
     start: dict[str, Any]  # the state of the checkpoint
+    maps: list[Path]  # files of the tasks that the run and its branch share
 
 
 def branch(words: str, overrides: Sequence[str], out: Path | None = None) -> Branch:
@@ -47,6 +48,7 @@ def branch(words: str, overrides: Sequence[str], out: Path | None = None) -> Bra
         config | {"branch": {"run": str(run), "task": task}},
         out or _folder(run, task, overrides),
         _state(run, task, before),
+        [run / "maps" / f"task-{k}.npz" for k in range(1, task + 1)],
     )
 
 

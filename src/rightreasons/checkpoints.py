@@ -76,7 +76,7 @@ def why(error: Exception) -> str:
     """What is wrong with a file that torch refuses, in half a sentence."""
     if isinstance(error, pickle.UnpicklingError):
         asked = re.search(r"GLOBAL (\S+)", str(error))
-        return f"it asks for {asked[1]}" if asked else "it is damaged"
+        return f"it asks for {asked[1]}" if asked else "it is damaged, or holds something else"
     return (str(error) or type(error).__name__).splitlines()[0][:120]
 
 

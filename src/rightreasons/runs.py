@@ -96,7 +96,7 @@ class Run:
             write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
         inside = self.folder / "checkpoints"
         inside.mkdir(exist_ok=True)
-        for left in (*self.folder.glob(f"*{PARTIAL}"), *inside.glob(f"*{PARTIAL}")):
+        for left in (*self.folder.glob(f"*{PARTIAL}"), *self.folder.glob(f"*/*{PARTIAL}")):
             left.unlink()  # of a process that was killed while it wrote
         saved = self._newest(start)
         if saved.task is not None:

@@ -35,7 +35,7 @@ from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import read_config, write
+from rightreasons.runfiles import read_config, whole, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -73,6 +73,10 @@ def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoin
 
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
+    for path in made.maps:
+        if path.is_file() and not (made.folder / "maps" / path.name).exists():
+            with whole(made.folder / "maps" / path.name) as sink:
+                sink.write(path.read_bytes())
 
 
 def _run_one(

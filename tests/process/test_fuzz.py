@@ -213,7 +213,8 @@ def test_damaged_run_folders(world, seed):
             if a.is_file():
                 shutil.copy(a, b) if not b.is_dir() else None
                 done.append(("copy", "task-1 to task-2"))
-        for typed in (["predict", name, IMAGE], [*RUN, "--out", name], ["predict", name, IMAGE]):
+        predict = ["predict", name, IMAGE]
+        for typed in (["report", name], predict, [*RUN, "--out", name], predict):
             assert_calm(rrr(*typed, cwd=folder), (typed, done))
 
 

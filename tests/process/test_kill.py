@@ -72,6 +72,8 @@ def content(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        if name == "progress.jsonl":  # it says when, and nothing else
+            continue
         if path.suffix == ".pt":
             found[name] = load_checkpoint(path)
         elif path.suffix == ".json":

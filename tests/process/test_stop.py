@@ -153,10 +153,11 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmpfs, peace):
     ballast = tmpfs / "ballast"
     child = start(*words, cwd=tmpfs.parent)
     wait_for(lambda: any(steps for _, steps in found_in(tmpfs / "run")), child)
-    with ballast.open("wb") as file, pytest.raises(OSError, match="No space left"):
+    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(OSError, match="No space left"):
         while True:
-            file.write(b"0" * 4096)
-            file.flush()
+            os.write(descriptor, b"0" * 4096)
+    os.close(descriptor)
     _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 1 and "No space left on device" in err, err
     assert "go on with: rrr run" in err and "Traceback" not in err

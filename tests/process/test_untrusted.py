@@ -40,8 +40,8 @@ def harmful() -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(good) as old, zipfile.ZipFile(made, "w") as new:
         for name in old.namelist():
-            inside = pickle.dumps(Harm()) if name.endswith("data.pkl") else old.read(name)
-            new.writestr(name, inside)
+            harm = name.endswith("data.pkl")
+            new.writestr(name, pickle.dumps(Harm(), protocol=2) if harm else old.read(name))
     return made.getvalue()
 
 
