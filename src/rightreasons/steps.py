@@ -1,0 +1,177 @@
+"""The steps of a stage: batches, the learner's loss with its terms, the update, and the place.
+
+Every draw is keyed by task, stage, epoch and step, so a stage can be entered at any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rightreasons.feed import Feed
+from rightreasons.keep import balance
+from rightreasons.learners.base import Learner
+from rightreasons.losses import TASK, At, Losses
+from rightreasons.nets.net import Net
+from rightreasons.optimise import Train, Updater, pick_device, training
+from rightreasons.randomness import key
+from rightreasons.streams import Stream
+from rightreasons.terms import Term
+from rightreasons.types import Batch, Out, Stage, Task, Where
+
+
+@dataclass
+class Underway:
+    """A stage in the making: what a checkpoint inside a task must know of it."""
+
+    number: int  # of the stage in its task
+    balanced: Tensor | None  # the images that a balanced stage has chosen
+    updates: list[Updater]
+    epoch: int = 0
+    step: int = 0  # the next one of the epoch
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **{"stage": self.number, "epoch": self.epoch, "step": self.step},
+            "balanced": self.balanced,
+            "optimisers": [update.optimiser.state_dict() for update in self.updates],
+        }
+
+
+class Steps:
+    """A learner and its net in training."""
+
+    def __init__(self, learner: Learner, net: Net, stream: Stream, train: Train, seed: int) -> None:
+        self.learner, self.net, self.train, self.seed = learner, net, train, seed
+        self.memory = learner.memory
+        self.device = pick_device(train.device)
+        cut = train.augment.cut if train.augment else None
+        self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
+        self.losses = Losses(learner)
+        self.steps = 0  # of the task
+        self.at = At(1, 0, 1, train.lr)
+        self.underway: Underway | None = None
+
+    def take_steps(
+        self, task: Task, stage: Stage, number: int = 0, saved: dict[str, Any] | None = None
+    ) -> Iterator[int]:
+        """Epochs of steps with one optimiser; gives the epoch after each step.
+
+        ``saved`` is a checkpoint inside this stage: the learner's state is that of its step.
+        """
+        train = self.train.at(task, stage)
+        if saved is None:
+            self.learner.begin_stage(self.net, task, stage, self.memory)
+        parameters = self.learner.trained(self.net, stage)
+        update = Updater(parameters, train, seed=self.seed)
+        terms = self.learner.terms if stage.terms and len(self.memory) else ()
+        aside = replace(train, optimiser="radam", weight_decay=0.0)
+        apart = [(term, Updater(parameters, aside, term.apart)) for term in terms if term.apart]
+        joint = [term for term in terms if not term.apart]
+        here = self._underway(task, stage, number, [update, *(own for _, own in apart)], saved)
+        for epoch in range(here.epoch, train.epochs):
+            here.epoch = epoch
+            if not here.step:
+                for term, own_update in apart:
+                    self.rehearse(term, own_update, (task.index, stage.name, epoch))
+            lr = train.rate(epoch)
+            batches = self.feed.batches(task, stage, train, epoch, here.balanced, here.step)
+            for step, batch in enumerate(batches, here.step):
+                where = (task.index, stage.name, epoch, step)
+                self.at = At(task.index + 1, self.steps + 1, epoch + 1, lr)
+                torch.default_generator.manual_seed(key(self.seed, "noise", *where))  # dropout
+                objective = partial(self.objective, stage, joint, where)
+                with training(self.net, parameters):
+                    self.learner.step(self.net, batch, objective, partial(update, where))
+                self.steps += 1
+                here.step = step + 1
+                yield epoch
+            here.step = 0
+
+    def _underway(
+        self,
+        task: Task,
+        stage: Stage,
+        number: int,
+        updates: list[Updater],
+        saved: dict[str, Any] | None,
+    ) -> Underway:
+        """The stage at its beginning, or where a checkpoint has left it."""
+        if saved is None:
+            chosen = None
+            if stage.pool.balance:
+                chosen = balance(self.learner, self.net, self.feed, task)
+            self.underway = Underway(number, chosen, updates)
+        else:
+            for update, state in zip(updates, saved["optimisers"], strict=True):
+                update.optimiser.load_state_dict(state)
+            self.underway = Underway(
+                number, saved["balanced"], updates, saved["epoch"], saved["step"]
+            )
+        return self.underway
+
+    def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
+        """The learner's loss and its terms on one batch."""
+        shared = [term for term in terms if term.view == "shared"]
+        freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
+        frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
+        with self.net.frozen_statistics() if frozen else nullcontext():
+            out = self.net(batch.x, taps=taps_of(shared))
+        loss = self.learner.loss(self.net, out, batch, stage)
+        self.losses.note(TASK, loss, self.at, out, batch)
+        for value in self._terms(terms, out, batch, where):
+            loss = loss + value
+        return loss
+
+    def _terms(
+        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where
+    ) -> Iterator[Tensor]:
+        """Each term times its weight. Terms that look at the same rows share a forward."""
+        groups: dict[tuple[Any, ...], list[Term]] = {}
+        for term in terms:
+            own = (term.rows, term.frozen) if term.view != "shared" else ()
+            groups.setdefault((term.view, *own), []).append(term)
+        for group in groups.values():
+            if group[0].view == "shared":
+                old = (batch.row >= 0).nonzero().flatten()
+                if not len(old):
+                    continue
+                seen, rows = out.where(old), batch.where(old)
+            else:
+                how = self.train.augment if group[0].view == "ignore" else None
+                rows = self.feed.explained(group[0].rows, where, how)
+                seen = self._forward(group, rows)
+            columns = self.feed.columns(rows.row)
+            for term in group:
+                value = term(self.net, seen, rows, columns)
+                self.losses.note(term.name, value, self.at)
+                yield term.weight * value
+
+    def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
+        """A forward for terms alone."""
+        with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
+            return self.net(batch.x, taps=taps_of(terms))
+
+    def rehearse(self, term: Term, update: Updater, where: Where) -> None:
+        """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
+        order = self.feed.explainable(len(self.memory), where)
+        how = self.train.augment if term.view == "ignore" else None
+        assert term.apart is not None
+        self.at = At(int(where[0]) + 1, self.steps + 1, int(where[2]) + 1, term.apart)
+        for step, rows in enumerate(torch.split(order, term.rows)):
+            draw = key(self.seed, "noise", "rehearsal", term.name, *where, step)
+            torch.default_generator.manual_seed(draw)  # dropout
+            batch = self.feed.remembered(rows, (*where, step), how)
+            value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
+            self.losses.note(term.name, value, self.at)
+            update(where, term.weight * value)
+
+
+def taps_of(terms: Sequence[Term]) -> list[str]:
+    return [tap for term in terms for tap in term.taps]
