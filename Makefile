@@ -5,13 +5,21 @@ VENV_FLAGS ?=
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint soak errors clean
 
 demo: .venv/demo.stamp
 	$(BIN)/rrr demo
 
 test: .venv/test.stamp lint
 	$(BIN)/pytest -n 2
+
+# 200 runs killed and gone on with, 2,000 cases of bad input; half an hour on two cores
+soak: .venv/test.stamp
+	RRR_SOAK=1 $(BIN)/pytest -n 2 tests/process/test_kill.py tests/process/test_fuzz.py
+
+# the page of what each command refuses, from the list that the tests type
+errors: .venv/test.stamp
+	$(BIN)/python tests/process/refusals.py > docs/errors.md
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import torch
 
 import rightreasons as rr
 from rightreasons.feed import Feed
-from rightreasons.optimise import updater
+from rightreasons.optimise import Updater
 from rightreasons.types import Pool, Stage
 
 
@@ -64,7 +64,7 @@ def test_a_single_image_left_over_joins_the_last_batch(tiny_stream, tiny_train):
 def test_learning_rate_falls_at_milestones():
     parameter = torch.nn.Parameter(torch.zeros(1))
     train = rr.Train(optimiser="sgd", lr=1.0, momentum=0.0, milestones=(1, 3), gamma=0.1)
-    update = updater([parameter], train)
+    update = Updater([parameter], train)
     places = []
     for epoch in range(4):
         before = parameter.item()
@@ -76,7 +76,7 @@ def test_learning_rate_falls_at_milestones():
 @pytest.mark.parametrize("name", ["radam", "sgd", "adamw"])
 def test_clipping_bounds_the_step(name):
     parameter = torch.nn.Parameter(torch.zeros(3))
-    update = updater([parameter], rr.Train(optimiser=name, lr=0.1, clip=1e-3))
+    update = Updater([parameter], rr.Train(optimiser=name, lr=0.1, clip=1e-3))
     update((0, "main", 0, 0), 1e6 * parameter.sum())
     assert parameter.grad.norm() == pytest.approx(1e-3, rel=1e-3)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
+import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from rightreasons import __version__
-from rightreasons.errors import UserError
+from rightreasons.errors import Stopped, UserError, printable
 
 DATA = "Folder of the data sets, each below it as its owners lay it out (default: RRR_DATA)."
 
@@ -56,17 +60,21 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
 @app.command
 def run(
-    benchmark: str,
-    method: str,
+    benchmark: str | None = None,
+    method: str | None = None,
     *overrides: str,
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
     out: Path | None = None,
     seeds: int = 1,
+    checkpoint: int = 200,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Train one method on one benchmark; a folder that holds the run's beginning is gone on with.
 
     Example: rrr run glyphs-small er+rrr rrr.weight=3 train.epochs=2
+
+    Example: rrr run --from runs/glyphs-small/er+rrr/0@task3 rrr.weight=10
 
     Parameters
     ----------
@@ -76,15 +84,35 @@ def run(
         A learner with any terms: er, er+rrr, finetune+evidence, joint, ...
     overrides
         key=value words such as train.epochs=2 rrr.weight=30 memory.size=100 seed=5.
+    from_
+        Branch a run after a task: RUN@task3, and key=value words that change from there on.
     out
-        Folder of the run (default: runs/BENCHMARK/METHOD/SEED).
+        Folder of the run (default: runs/BENCHMARK/METHOD/SEED; of a branch: beside its run).
     seeds
         Run so many seeds one after the other, from `seed` on.
+    checkpoint
+        Steps between two checkpoints inside a task: so many are lost, at most, if all goes wrong.
     """
-    from rightreasons.sweep import run_seeds
+    from rightreasons.sweep import run_branch, run_seeds
 
     _place(data)
-    run_seeds(benchmark, method, _words(overrides, skip_bad), out, seeds)
+    given = [word for word in (benchmark, method, *overrides) if word is not None]
+    words = _words(given, skip_bad)
+    if from_ is not None:
+        named = [word for word in words if "=" not in word]
+        if named or seeds != 1:
+            what = repr(named[0]) if named else "--seeds"
+            raise UserError(
+                f"{what} goes with a run of its own; --from has benchmark, method and seed of its "
+                "run, type key=value words alone"
+            )
+        run_branch(from_, words, out, checkpoint)
+        return
+    if len(given) < 2:
+        raise UserError(
+            f"rrr run has {len(given)} of two names; type for example rrr run glyphs-small er+rrr"
+        )
+    run_seeds(words[0], words[1], words[2:], out, seeds, checkpoint)
 
 
 @app.command
@@ -96,6 +124,7 @@ def compare(
     out: Path | None = None,
     table: Path | None = None,
     share: bool = True,
+    checkpoint: int = 200,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -122,12 +151,14 @@ def compare(
         Also write the tables to this file, as Markdown.
     share
         Train the first task of each learner and seed once for all its terms.
+    checkpoint
+        Steps between two checkpoints inside a task.
     """
     from rightreasons import sweep
 
     _place(data)
     words = _words(overrides, skip_bad)
-    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table)
+    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table, checkpoint)
 
 
 @app.command
@@ -313,12 +344,12 @@ def data_check(path: Path, *, classes: str = "") -> None:
     from rightreasons.data.check import check
 
     report = check(str(path), classes)
-    print("\n".join(report.lines))
+    print("\n".join(printable(line) for line in report.lines))
     if not report.passed:
         sys.exit(2)
 
 
-def _words(overrides: tuple[str, ...], skip_bad: bool) -> list[str]:
+def _words(overrides: Sequence[str], skip_bad: bool) -> list[str]:
     return [*overrides, *(["data.skip_bad=true"] if skip_bad else [])]
 
 
@@ -332,31 +363,43 @@ def _place(data: Path | None) -> None:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line, without the place in the source."""
-    print(f"rrr: {message}", file=sys.stderr)
+    print(f"rrr: {printable(str(message))}", file=sys.stderr)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    """SIGTERM ends a command as Ctrl-C does; while a run trains, `signals` has it."""
+    raise Stopped(number)
 
 
 def main() -> None:
     """The console script: a sentence and exit code 2 for bad input, no traceback."""
     warnings.showwarning = _warn
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(exit_on_error=False, print_error=False)
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         sentence = " ".join(str(error).split()).rstrip(".")
-        print(
-            f"rrr: {sentence}; rrr --help lists commands, rrr COMMAND --help its words",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _end(2, f"{sentence}; rrr --help lists commands, rrr COMMAND --help its words")
     except UserError as error:
-        print(f"rrr: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(2, str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
-        print(
-            f"rrr: {error.filename or 'a file'}: {error.strerror or error}; nothing that was "
-            "finished is lost",
-            file=sys.stderr,
-        )
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("rrr: stopped; the same command goes on from the last finished task", file=sys.stderr)
-        sys.exit(130)
+        why = f"{error.filename or 'a file'}: {error.strerror or error}"
+        again = _again() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ""
+        _end(1, f"{why}; nothing that was saved is lost{again}")
+    except MemoryError:
+        _end(1, f"there is not enough memory; nothing that was saved is lost{_again()}")
+    except KeyboardInterrupt as error:
+        number = error.signal if isinstance(error, Stopped) else int(signal.SIGINT)
+        _end(128 + number, f"{str(error) or 'stopped'}{_again()}")
+
+
+def _again() -> str:
+    """The command to go on with, if it is one that goes on."""
+    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend"):
+        return f"; go on with: {shlex.join(['rrr', *sys.argv[1:]])}"
+    return ""
+
+
+def _end(code: int, sentence: str) -> NoReturn:
+    print(f"rrr: {printable(sentence)}", file=sys.stderr)
+    sys.exit(code)

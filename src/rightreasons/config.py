@@ -16,8 +16,10 @@ import yaml
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
+from rightreasons.runfiles import load_yaml
 
 T = TypeVar("T")
+LARGEST = 2**63  # what a tensor of whole numbers can hold
 RESETS = ("data.source", "rrr.profile")
 
 
@@ -100,27 +102,18 @@ def resolve(
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = {k: v for layer in layers for k, v in (layer.get(section) or {}).items()}
     for word in sorted(overrides, key=lambda word: word.partition("=")[0] not in RESETS):
-        _override(config, word)
+        override(config, word)
     return complete(config)
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain values only: an alias could make a value contain itself."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not values")
-        return super().compose_node(parent, index)
-
-
-def _override(config: dict[str, Any], word: str) -> None:
+def override(config: dict[str, Any], word: str) -> None:
     """Put one ``section.key=value`` in its place."""
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise UserError(f"{word!r} is not key=value; type for example train.epochs=2")
     try:
-        value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError):  # a date that does not exist is a ValueError
+        value = load_yaml(text)
+    except ValueError:  # such as a date that does not exist
         raise UserError(
             f"{text!r} is no value for {path}; quote it, or write lists as [1,2]"
         ) from None
@@ -317,14 +310,14 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             return list(value)
         if kind is dict and isinstance(value, Mapping):
             return dict(value)
-        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
+        if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
             try:
-                return float(value)
-            except ValueError:
+                return float(value)  # YAML reads 1e-3 as a string
+            except (ValueError, OverflowError):
                 continue
         if kind is int and isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) >= LARGEST:
+                raise UserError(f"{where} is {value}, expected a whole number below 2^63")
             return value
         if kind in (bool, str) and isinstance(value, kind):
             return value

@@ -10,6 +10,25 @@ class UserError(ValueError):
     """Bad input. The command line prints it without a traceback and exits with code 2."""
 
 
+class Damaged(UserError):
+    """A file of a run folder that is not what was written there."""
+
+
+class RunWarning(UserWarning):
+    """A run that goes on, and whose user should know something about it."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that a signal has ended, at a place from which it can be gone on with."""
+
+    def __init__(self, signal: int = 2, where: str = "") -> None:
+        super().__init__(signal, where)
+        self.signal, self.where = signal, where
+
+    def __str__(self) -> str:
+        return f"stopped {self.where}" if self.where else "stopped"
+
+
 class DataWarning(UserWarning):
     """Data that can be used, and that its user should know something about."""
 
@@ -21,3 +40,8 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
     near = near or [word for word in known if word.rpartition(".")[2] == name]
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
     return UserError(f"unknown {kind} {str(name)!r}; {hint}")
+
+
+def printable(text: str) -> str:
+    """A text in one line that a terminal only prints: names of files may hold anything else."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

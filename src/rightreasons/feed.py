@@ -76,9 +76,15 @@ class Feed:
         return new + int(kept * old * share if stage.pool.mix == "concat" else 0)
 
     def batches(
-        self, task: Task, stage: Stage, train: Train, epoch: int, balanced: Tensor | None = None
+        self,
+        task: Task,
+        stage: Stage,
+        train: Train,
+        epoch: int,
+        balanced: Tensor | None = None,
+        start: int = 0,
     ) -> Iterator[Batch]:
-        """One epoch: new images and, as the stage mixes them, rows of memory."""
+        """One epoch from a step on: new images and, as the stage mixes them, rows of memory."""
         images = self.pool(task, stage, balanced)
         mixed = self.memory.part(stage.pool.held)[: None if stage.pool.mix != "none" else 0]
         new, old = len(images), len(mixed)
@@ -88,7 +94,7 @@ class Feed:
             new + old if together else new, generator=generator(self.seed, "batches", *where)
         )
         rows = torch.zeros(0, dtype=torch.int64)
-        for step, index in enumerate(_split(order, train.batch)):
+        for step, index in enumerate(_split(order, train.batch)[start:], start):
             if together:
                 index, rows = index[index < new], mixed[index[index >= new] - new]
             elif old:

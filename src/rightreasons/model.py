@@ -14,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rightreasons.augment import middle
+from rightreasons.augment import Augment, middle
+from rightreasons.checkpoints import checkpoints, load_checkpoint, why
 from rightreasons.config import NetFields, build_source, learner_of, make
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import Damaged, UserError, unknown
 from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
 from rightreasons.learners.base import Learner
 from rightreasons.nets import check_name
@@ -28,8 +29,8 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.result import Result
-from rightreasons.runfiles import read_yaml
-from rightreasons.runs import Run, checkpoints, load_checkpoint
+from rightreasons.runfiles import read_config
+from rightreasons.runs import Run
 from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
 from rightreasons.train import fit
@@ -163,8 +164,7 @@ class Model:
     @property
     def cut(self) -> int | None:
         """The side of the middle that the net sees, if not all of the image."""
-        cut: int | None = self.config["train"]["augment"].get("cut")
-        return cut
+        return make(Augment, self.config["train"]["augment"], "train.augment").cut
 
 
 def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Model:
@@ -177,7 +177,7 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
         raise UserError(f"{folder} holds no run; pass the folder of a run, with its config.yaml")
     if not (folder / "result.json").exists():
         raise UserError(f"the run in {folder} is not finished; go on with it first")
-    config = read_yaml(folder / "config.yaml")
+    config = read_config(folder)
     if not checkpoints(folder):
         raise UserError(f"{folder} has lost its checkpoints; run it again")
     kept_tasks = {int(f.stem.removeprefix("task-")): f for f in checkpoints(folder)}
@@ -185,7 +185,12 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
         raise UserError(
             f"{folder} has no checkpoint of task {task}; it has {', '.join(map(str, kept_tasks))}"
         )
-    state = load_checkpoint(kept_tasks[max(kept_tasks) if task is None else task])
+    try:
+        state = load_checkpoint(kept_tasks[max(kept_tasks) if task is None else task])
+    except Damaged as error:
+        raise UserError(
+            f"{error}; type the command of the run once more, it goes on from the one before"
+        ) from error
     learner = learner_of(config)
     if net is None:
         described = make(NetFields, config.get("net"), "net")
@@ -198,19 +203,17 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
         net = make_net(described.name, target=described.target, flatten=described.flatten)
     else:
         net = copy.deepcopy(net)
-    restore(net, state["net"]).eval()
-    set_state(learner, state["learner"], net)
-    kept = state["stream"]
-    return Model(
-        net,
-        learner,
-        tuple(kept["class_names"]),
-        kept["mean"],
-        kept["std"],
-        tuple(kept["size"]),
-        config,
-        state,
-    )
+    try:
+        restore(net, state["net"]).eval()
+        set_state(learner, state["learner"], net)
+        kept = state["stream"]
+        known = (tuple(kept["class_names"]), kept["mean"], kept["std"], tuple(kept["size"]))
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder}: the last checkpoint is of another run than config.yaml ({why(error)}); put "
+            "the run's own files back"
+        ) from error
+    return Model(net, learner, *known, config, state)
 
 
 def extend(
@@ -249,7 +252,7 @@ def extend(
     new = cut(source.load(range(len(source.names))), [len(source.names)], source.names, False)
     labels = tuple(range(count, len(names)))
     task = Task(len(old), labels, *(_shift(part, count) for part in (new[0].train, new[0].test)))
-    flip = bool(model.config["train"]["augment"]["flip"])
+    flip = make(Augment, model.config["train"]["augment"], "train.augment").flip
     stream = Stream((*old, task), names, model.mean, model.std, flip)
     done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
     config = model.config | {"extensions": [*model.config.get("extensions", []), done]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +18,8 @@ from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
 from rightreasons.types import Stage, Task, Where
 
+THREADS = 1024  # the system refuses so many, in its own way
 OPTIMISERS = ("radam", "sgd", "adamw")
-Update = Callable[[Where, Tensor], None]  # of a step's place and its loss
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Train:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"train.{name} is {value}, expected at least 1")
+        if self.threads is not None and self.threads > THREADS:
+            raise UserError(f"train.threads is {self.threads}, expected {THREADS} at most")
         for name in ("lr", "gamma", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -70,6 +72,11 @@ class Train:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
         if self.later:
             make(Train, self.later, "train.later", later={}, device="auto", threads=None)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch."""
+        passed = sum(epoch >= milestone for milestone in self.milestones)
+        return self.lr * self.gamma**passed
 
     def at(self, task: Task, stage: Stage) -> Train:
         """What holds in this stage of this task."""
@@ -93,32 +100,31 @@ def training(net: Net, parameters: Sequence[Tensor]) -> Iterator[None]:
             p.requires_grad_(not p.requires_grad)
 
 
-def updater(
-    parameters: Sequence[Tensor], train: Train, lr: float | None = None, seed: int = 0
-) -> Update:
+class Updater:
     """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
 
     ``lr`` replaces the run's learning rate and schedule by a constant one.
     """
-    parameters = list(parameters)
-    optimiser = make_optimiser(parameters, train, lr or train.lr)
 
-    def update(where: Where, loss: Tensor) -> None:
-        epoch = int(where[2])
-        passed = 0 if lr else sum(epoch >= milestone for milestone in train.milestones)
-        for group in optimiser.param_groups:
-            group["lr"] = (lr or train.lr) * train.gamma**passed
-        optimiser.zero_grad(set_to_none=True)
+    def __init__(
+        self, parameters: Sequence[Tensor], train: Train, lr: float | None = None, seed: int = 0
+    ) -> None:
+        self.parameters, self.train, self.lr, self.seed = list(parameters), train, lr, seed
+        self.optimiser = make_optimiser(self.parameters, train, lr or train.lr)
+
+    def __call__(self, where: Where, loss: Tensor) -> None:
+        """One step, at a place: task, stage, epoch, step."""
+        train, epoch = self.train, int(where[2])
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr or train.rate(epoch)
+        self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if train.noise:
-            add_noise(
-                parameters, noise_level(train.noise, epoch), generator(seed, "gradient", *where)
-            )
+            by = generator(self.seed, "gradient", *where)
+            add_noise(self.parameters, noise_level(train.noise, epoch), by)
         if train.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, train.clip)
-        optimiser.step()
-
-    return update
+            nn.utils.clip_grad_norm_(self.parameters, train.clip)
+        self.optimiser.step()
 
 
 def noise_level(noise: float, epoch: int) -> float:

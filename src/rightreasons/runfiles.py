@@ -1,42 +1,185 @@
-"""Files of a run folder that need no torch: whole or absent, plain YAML, what differs."""
+"""Files of a run folder that need no torch: whole or absent, one process at a time, plain YAML."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
 from rightreasons.errors import UserError
 
+PARTIAL = ".partial"  # ending of a file that is being written
+
+
+class Sink:
+    """What a file's bytes go into: hashed, and without an error until all are there.
+
+    torch's writer is native code that does not survive an exception in ``write``.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.hash = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        left = memoryview(data)
+        self.hash.update(left)
+        while len(left) and self.error is None:
+            try:
+                left = left[os.write(self.descriptor, left) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
 
 @contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """All of a file or nothing: temporary name, sync, rename."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def whole(path: Path) -> Iterator[Sink]:
+    """All of a file or nothing: temporary name, sync of file and folder, rename."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            sink = Sink(descriptor)
+            yield sink
+            if sink.error is not None:
+                raise sink.error
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # the disk may need the room
+            partial.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Let a rename in a folder survive the loss of power; not every system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write(path: Path, text: str) -> None:
-    with whole(path) as file:
-        file.write(text.encode())
+    """All of a text file or nothing."""
+    with whole(path) as sink:
+        sink.write(text.encode("utf-8"))
+
+
+# --- one process a folder --------------------------------------------------------------------
+
+
+class Lock:
+    """A folder that one process works in. The system lets go of it when that process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.descriptor: int | None = None
+        if sys.platform == "win32":  # it has no such lock
+            return
+        import fcntl
+
+        self.descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.free()
+            raise UserError(
+                f"another process works in {folder}; wait until it has ended, or pass another --out"
+            ) from None
+        except OSError:  # a file system without locks, such as some that are mounted over a network
+            self.free()
+
+    def free(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+# --- YAML ------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: an alias could make a value contain itself, or grow without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not values")
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def load_yaml(text: str) -> Any:
+    """The plain value that a text holds; ``ValueError`` with the reason if it holds none."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def dump_yaml(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # bytes that are no text are one, too
+        why = str(error).splitlines()[0]
+        raise UserError(f"{path} is not valid YAML ({why}); put the run's own file back") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no keys, expected `key: value` lines")
     return content
+
+
+SECTIONS = ("stream", "net", "train", "memory")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config with the keys that every run has; their values are checked where they go."""
+    path = folder / "config.yaml"
+    config = read_yaml(path)
+    train = config.get("train")
+    fits = {
+        "method": isinstance(config.get("method"), str),
+        "seed": type(config.get("seed")) is int,
+        **{name: isinstance(config.get(name), dict) for name in SECTIONS},
+        "train.augment": isinstance(train, dict) and isinstance(train.get("augment"), dict),
+        "benchmark": isinstance(config.get("benchmark", ""), str),
+        "data": isinstance(config.get("data", {}), dict),
+        "data.source": "benchmark" not in config or "source" in (config.get("data") or {}),
+        "extensions": _are(config.get("extensions", []), ("run", "folder", "classes")),
+    }
+    for key, good in fits.items():
+        if not good:
+            raise UserError(f"{path} has no {key} as a run has it; put the run's own file back")
+    return config
+
+
+def _are(steps: Any, keys: tuple[str, ...]) -> bool:
+    """Is it a list of dictionaries with these keys?"""
+    return isinstance(steps, list) and all(
+        isinstance(s, dict) and set(keys) <= set(s) for s in steps
+    )
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,10 @@ from rich.progress import (
 
 from rightreasons import __version__
 from rightreasons.config import build, resolve
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import read_yaml, write
+from rightreasons.runfiles import read_config, whole, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -48,7 +50,12 @@ def folder_of(config: dict[str, Any], out: Path | None = None) -> Path:
 
 
 def run_seeds(
-    benchmark: str, method: str, overrides: Sequence[str], out: Path | None, seeds: int
+    benchmark: str,
+    method: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    seeds: int,
+    checkpoint: int,
 ) -> None:
     """One run, or several seeds one after the other."""
     first = resolve(benchmark, method, overrides)
@@ -57,25 +64,56 @@ def run_seeds(
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
         folder = out if out and seeds == 1 else folder_of(config, out)
-        finished = (folder / "result.json").exists()
-        execute(config, folder, show=True)
-        if finished:
-            print(f"{folder} is finished already")
-        Console(highlight=False).print(single(folder))
+        _run_one(config, folder, checkpoint)
+
+
+def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoint: int) -> None:
+    """``RUN@task3``, with other keys from there on."""
+    from rightreasons.branch import branch
+
+    made = branch(words, overrides, out)
+    _run_one(made.config, made.folder, checkpoint, made.start)
+    for path in made.maps:
+        if path.is_file() and not (made.folder / "maps" / path.name).exists():
+            with whole(made.folder / "maps" / path.name) as sink:
+                sink.write(path.read_bytes())
+
+
+def _run_one(
+    config: dict[str, Any], folder: Path, checkpoint: int, start: dict[str, Any] | None = None
+) -> None:
+    if not execute(config, folder, show=True, checkpoint=checkpoint, start=start):
+        print(f"{printable(str(folder))} is finished already")
+    Console(highlight=False).print(single(folder))
 
 
 def execute(
-    config: dict[str, Any], folder: Path, show: bool = False, prefix: Path | None = None
-) -> None:
-    """Train what a config describes into a folder; ``prefix`` holds or gets the first task."""
+    config: dict[str, Any],
+    folder: Path,
+    show: bool = False,
+    prefix: Path | None = None,
+    checkpoint: int | None = None,
+    start: dict[str, Any] | None = None,
+) -> bool:
+    """Train what a config describes into a folder, if that is not done yet: was it not?
+
+    ``prefix`` holds or gets the first task.
+    """
     import torch
 
-    from rightreasons.runs import Run
+    from rightreasons.runs import EVERY, Run
     from rightreasons.train import fit
+
+    checkpoint = EVERY if checkpoint is None else checkpoint
+    if checkpoint < 1:
+        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
 
     if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
         threads = _recorded_threads(folder) or torch.get_num_threads()
         config = config | {"train": config["train"] | {"threads": threads}}
+    run = Run(folder, config)
+    if run.check() and run.finished:
+        return False
     parts = build(config)
     net, stream = parts.load()
     fit(
@@ -83,17 +121,22 @@ def execute(
         net,
         stream,
         train=parts.train,
-        run=Run(folder, config),
+        run=run,
         seed=parts.seed,
         progress=show,
         prefix=prefix,
+        start=start,
+        checkpoint=checkpoint,
     )
+    return True
 
 
 def _recorded_threads(folder: Path) -> int | None:
-    path = folder / "config.yaml"
-    train = read_yaml(path).get("train") if path.exists() else None
-    return train.get("threads") if isinstance(train, dict) else None
+    return read_config(folder)["train"].get("threads") if _is_run(folder) else None
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
 
 
 def compare(
@@ -104,6 +147,7 @@ def compare(
     out: Path | None = None,
     share: bool = True,
     table: Path | None = None,
+    checkpoint: int | None = None,
 ) -> None:
     """Matched runs of several methods, then the table of their differences."""
     if seeds < 1:
@@ -125,7 +169,8 @@ def compare(
             config = resolve(benchmark, method, _for(method, others), seed)
             config["train"]["threads"] = 1
             folder = folder_of(config, out)
-            jobs.append(Job(config, folder, _prefix(config, folder) if share else None))
+            shared = _prefix(config, folder) if share else None
+            jobs.append(Job(config, folder, shared, checkpoint))
     begun = time.monotonic()
     run_all(jobs)
     console = Console(highlight=False)
@@ -160,6 +205,7 @@ class Job:
     config: dict[str, Any]
     folder: Path
     prefix: Path | None
+    checkpoint: int | None = None
 
     @property
     def label(self) -> str:
@@ -177,8 +223,12 @@ def run_all(jobs: Sequence[Job]) -> None:
     except BrokenProcessPool:
         raise UserError(
             "a worker process died (out of memory?); the same command goes on from the last "
-            "finished tasks"
+            "checkpoints"
         ) from None
+    except BaseException:  # the other run has not failed: let it make a checkpoint and end
+        for child in active_children():
+            child.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         for name, value in before.items():
@@ -188,8 +238,24 @@ def run_all(jobs: Sequence[Job]) -> None:
                 os.environ[name] = value
 
 
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A process that is started inside never sees Ctrl-C: this one hears it, and tells it.
+
+    A terminal sends it to all processes, and one that just starts would answer with a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _drive(pool: ProcessPoolExecutor, waiting: list[Job]) -> None:
-    running: dict[Future[None], Job] = {}
+    running: dict[Future[bool], Job] = {}
     with Board([job for job in waiting]) as board:
         while waiting or running:
             busy = {job.prefix for job in running.values() if job.prefix}
@@ -198,7 +264,9 @@ def _drive(pool: ProcessPoolExecutor, waiting: list[Job]) -> None:
                     break
                 if job.prefix in busy and job.prefix and not job.prefix.exists():
                     continue  # its first task is being trained by another run
-                future = pool.submit(execute, job.config, job.folder, False, job.prefix)
+                words = (job.config, job.folder, False, job.prefix, job.checkpoint)
+                with _deaf():
+                    future = pool.submit(execute, *words)
                 running[future] = job
                 busy |= {job.prefix} if job.prefix else set()
                 waiting.remove(job)
@@ -257,7 +325,8 @@ def _tasks(config: dict[str, Any]) -> int:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "records.jsonl"
-    if not path.exists():
+    try:
+        lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+    except (OSError, ValueError):  # not there yet, or damaged: the run will write it anew
         return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

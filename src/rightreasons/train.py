@@ -2,6 +2,8 @@
 
 For each task: the head grows, the learner's stages run, the memory takes rows with the columns of
 the learner's terms, all classes seen are tested in one pass, and the run folder gets a checkpoint.
+It gets one every so many steps as well, and a run that was killed goes on from there: draws are
+keyed by their place, so the place, the weights and what ends in ``_`` are all there is to know.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +23,21 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import Augment
-from rightreasons.errors import UserError
+from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint, why
+from rightreasons.errors import Damaged, RunWarning, Stopped, UserError
 from rightreasons.evaluate import TARGET, evaluate
 from rightreasons.feed import Feed, Look
 from rightreasons.keep import balance, keep
 from rightreasons.learners.base import Learner
+from rightreasons.losses import TASK, At, Losses, check_weights
 from rightreasons.metrics import over_images
 from rightreasons.nets.net import Net
-from rightreasons.optimise import Train, Update, pick_device, training, updater
+from rightreasons.optimise import Train, Updater, pick_device, training
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator, key
 from rightreasons.result import Result
-from rightreasons.runs import Run, load_checkpoint, save_checkpoint
+from rightreasons.runs import EVERY, Run, Saved
+from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
@@ -52,11 +58,14 @@ def fit(
     progress: bool = True,
     prefix: Path | None = None,
     start: dict[str, Any] | None = None,
+    checkpoint: int = EVERY,
 ) -> Result:
     """Learn a stream, task by task; learner and net are recipes and stay as they are.
 
     With ``run`` the folder gets config, records, checkpoints and result; a folder that holds the
-    beginning of this very run is gone on with. ``prefix`` is a file that holds the training of the
+    beginning of this very run is gone on with, from the last checkpoint: there is one at each
+    task's end and every ``checkpoint`` steps. SIGINT and SIGTERM make one more and raise `Stopped`.
+    ``prefix`` is a file that holds the training of the
     first task, or gets it: runs that differ in terms alone can share it. ``start`` is the state of
     a checkpoint whose tasks begin the stream.
     """
@@ -70,14 +79,17 @@ def fit(
         raise UserError(
             f'stream is a {type(stream).__name__}, expected rr.stream("glyphs", tasks=5)'
         )
+    if checkpoint < 1:
+        raise UserError(f"checkpoint is {checkpoint}, expected at least 1 step")
     seed, train = int(seed), train or Train()
     train = replace(train, augment=train.augment or Augment(flip=stream.flip))
     loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed, prefix)
     loop.check()
     if run is not None and not isinstance(run, Run):
         run = Run(Path(run), describe(learner, net, stream, train, seed))
+    loop.folder, loop.every = run, checkpoint
     with _threads(train.threads), torch.random.fork_rng(devices=[]):
-        return loop.run(run, progress, start)
+        return loop.run(progress, start)
 
 
 @contextmanager
@@ -115,6 +127,24 @@ def describe(learner: Learner, net: Net, stream: Stream, train: Train, seed: int
     }
 
 
+@dataclass
+class Underway:
+    """A stage in the making: what a checkpoint inside a task must know of it."""
+
+    number: int  # of the stage in its task
+    balanced: Tensor | None  # the images that a balanced stage has chosen
+    updates: list[Updater]
+    epoch: int = 0
+    step: int = 0  # the next one of the epoch
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **{"stage": self.number, "epoch": self.epoch, "step": self.step},
+            "balanced": self.balanced,
+            "optimisers": [update.optimiser.state_dict() for update in self.updates],
+        }
+
+
 class Loop:
     """One run in the making."""
 
@@ -135,9 +165,16 @@ class Loop:
         self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
         self.records: list[dict[str, Any]] = []
         self.probes: dict[str, Tensor] = {}
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.steps = 0
+        self.losses = Losses(learner)
+        self.steps = 0  # of the task
+        self.at = At(1, 0, 1, train.lr)
+        self.underway: Underway | None = None
+        self.folder: Run | None = None
+        self.every = EVERY
+        self.request = Request()
+        self.known: dict[str, str] = {}  # digests of the learner's state when the task began
+        self.resumed: dict[str, Any] | None = None  # a checkpoint inside the task, not yet used
+        self.begun = 0.0  # when the task began
 
     def check(self) -> None:
         """Refuse before training what would fail later."""
@@ -176,44 +213,68 @@ class Loop:
         net.grow(4, torch.Generator().manual_seed(0))
         return net.to(self.device), self.feed.normalise(self.stream[-1].train.x[:4])
 
-    def run(self, run: Run | None, progress: bool, start: dict[str, Any] | None) -> Result:
+    def run(self, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:
             self.net.initialise(self.net, generator(self.seed, "init"))
         self.net.to(self.device)
-        saved = (run.open() if run is not None else None) or start
-        if saved is not None:
+        with ExitStack() as stack:
+            saved = Saved(start)
+            if self.folder is not None:
+                stack.callback(self.folder.close)
+                saved = self.folder.open(start)
+                self.request = stack.enter_context(requests())
             self._resume(saved)
+            self._learn_all(progress)
+            result = Result(self.records, self.net, self.learner)
+            if self.folder is not None:
+                self.folder.finish(result.summary())
+        return result
+
+    def _resume(self, saved: Saved) -> None:
+        """Go on from the end of a task, or from a step of the one after it."""
+        last = saved.step or saved.task
+        if last is None:
+            return
+        try:
+            if saved.task is not None:
+                self.records, self.probes = saved.task["records"], saved.task["probes"]
+                if self.folder is not None:
+                    self.known = marks(saved.task["learner"])
+            restore(self.net, last["net"])
+            set_state(self.learner, last["learner"], self.net)
+            if saved.step is not None:
+                self.resumed, self.steps = saved.step, saved.step["steps"]
+                self.losses.load(saved.step["losses"], self.device)
+        except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"a checkpoint does not fit this run ({why(error)}); pass another --out"
+            ) from error
+
+    def _learn_all(self, progress: bool) -> None:
         label = f"{self.learner.method} seed {self.seed}"
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
-        diary = run.folder / "progress.jsonl" if run is not None else None
-        with Reporter(label, sum(total), sum(total[:done]), progress, diary) as reporter:
+        already = sum(total[:done]) + self.steps
+        diary = self.folder.folder / "progress.jsonl" if self.folder is not None else None
+        with Reporter(label, sum(total), already, progress, diary) as reporter:
+            if self.resumed is not None:
+                reporter.say(f"goes on at step {self.steps + 1} of task {done + 1}")
             for task in self.stream[done:]:
-                self.learn(task, reporter, run)
+                self.learn(task, reporter)
                 reporter.say(_line(self.records[-1], len(self.stream)))
-        result = Result(self.records, self.net, self.learner)
-        if run is not None:
-            run.finish(result.summary())
-        return result
+                if self.request.signal and task is not self.stream[-1]:
+                    raise Stopped(self.request.signal, f"after task {task.index + 1}")
 
-    def _resume(self, saved: dict[str, Any]) -> None:
-        restore(self.net, saved["net"])
-        set_state(self.learner, saved["learner"], self.net)
-        self.records, self.probes = saved["records"], saved["probes"]
-
-    def learn(self, task: Task, reporter: Reporter, run: Run | None) -> None:
+    def learn(self, task: Task, reporter: Reporter) -> None:
         """One task, from the growth of the head to its record."""
-        begun = time.perf_counter()
-        shared = self.prefix if task.index == 0 else None
-        if shared is not None and shared.exists():
-            trained = self._load_prefix(shared)
-            begun -= trained
-        else:
+        self.begun = time.perf_counter() - (self.resumed["seconds"] if self.resumed else 0.0)
+        trained = self._trained_elsewhere(task)
+        if trained is None:
             self._train(task, reporter)
-            trained = time.perf_counter() - begun
-            if shared is not None:
-                self._save_prefix(shared, trained)
-        losses = self._means()
+            trained = time.perf_counter() - self.begun
+            if self.prefix is not None and task.index == 0:
+                self._save_prefix(self.prefix, trained)
+        losses = self.losses.means()
         self.net.eval()
         fresh = None
         if self.learner.remembers:
@@ -228,78 +289,166 @@ class Loop:
             "bytes": self._bytes(),
             "losses": losses,
             "steps": self.steps,
-            "seconds": time.perf_counter() - begun,
+            "seconds": time.perf_counter() - self.begun,
             "seconds_a_step": trained / self.steps,
         }
         self.records.append(record)
-        if run is not None:
+        self.steps = 0
+        if self.folder is not None:
             with torch.no_grad():
                 watched = watch(self.learner, self.net, self.feed, task)
-            run.save_maps(task.index + 1, watched)
-            run.save(
+            self.folder.save_maps(task.index + 1, watched)
+            state = get_state(self.learner)
+            self.folder.save(
                 task.index + 1,
                 {
                     "net": pack(self.net),
-                    "learner": get_state(self.learner),
+                    "learner": state,
                     "records": self.records,
                     "probes": self.probes,
                     "stream": self._stream(),
                 },
             )
+            self.known = marks(state)
 
     def _train(self, task: Task, reporter: Reporter) -> None:
-        self.sums, self.counts, self.steps = {}, {}, 0
-        self.net.grow(task.seen, generator(self.seed, "head", task.index))
+        saved, self.resumed = self.resumed, None
+        if saved is None:
+            self.losses.begin()
+            self.steps = 0
+            self.net.grow(task.seen, generator(self.seed, "head", task.index))
         self.net.to(self.device).train()
-        self.learner.begin(self.net, task, self.memory)
-        for stage in self.learner.stages(task):
-            self.stage(task, stage, reporter)
-        reporter.done += self.steps % LOOK
+        if saved is None:
+            self.learner.begin(self.net, task, self.memory)
+        for number, stage in enumerate(self.learner.stages(task)):
+            if saved is None or number > saved["stage"]:
+                self.stage(task, stage, reporter, number)
+            elif number == saved["stage"]:
+                self.stage(task, stage, reporter, number, saved)
+        check_weights(self.net, self.at)
+
+    def checkpoint(self) -> None:
+        """All that is needed to go on from this step; what has not changed since the task before
+        is in that one's checkpoint."""
+        assert self.folder is not None and self.underway is not None
+        self.losses.look()
+        check_weights(self.net, self.at)
+        state = {
+            "net": pack(self.net),
+            "learner": lean(get_state(self.learner), self.known),
+            "losses": self.losses.state(),
+            "steps": self.steps,
+            "seconds": time.perf_counter() - self.begun,
+        }
+        self.folder.save_step(len(self.records), self.steps, state | self.underway.state())
+
+    def _trained_elsewhere(self, task: Task) -> float | None:
+        """Take the first task's training from the file that shares it; how long it took."""
+        if self.prefix is None or task.index or not self.prefix.exists():
+            return None
+        try:
+            return self._load_prefix(self.prefix)
+        except Damaged as error:
+            warnings.warn(f"{error}; the first task is trained anew", RunWarning, stacklevel=2)
+            return None
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {"net": pack(self.net), "learner": get_state(self.learner), "seconds": seconds}
-        losses = {"sums": pack(self.sums), "counts": self.counts, "steps": self.steps}
-        save_checkpoint(path, state | losses)
+        save_checkpoint(path, state | {"losses": self.losses.state(), "steps": self.steps})
 
     def _load_prefix(self, path: Path) -> float:
         saved = load_checkpoint(path)
         restore(self.net, saved["net"]).to(self.device).train()
         set_state(self.learner, saved["learner"], self.net)
-        self.sums, self.counts, self.steps = saved["sums"], saved["counts"], saved["steps"]
-        return float(saved["seconds"])
+        self.losses.load(saved["losses"], self.device)
+        self.steps, self.resumed = saved["steps"], None
+        seconds = float(saved["seconds"])
+        self.begun = time.perf_counter() - seconds
+        return seconds
 
-    def stage(self, task: Task, stage: Stage, reporter: Reporter) -> None:
-        """All steps of a stage, with a look at the losses now and then."""
-        epochs = self.train.at(task, stage).epochs
-        for epoch in self.take_steps(task, stage):
+    def stage(
+        self,
+        task: Task,
+        stage: Stage,
+        reporter: Reporter,
+        number: int,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
+        """All steps of a stage, with a look at the losses and a checkpoint now and then."""
+        epochs, told = self.train.at(task, stage).epochs, self.steps
+        for epoch in self.take_steps(task, stage, number, saved):
             if self.steps % LOOK == 0:
+                self.losses.look()
                 place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
-                reporter.at(place, LOOK, self._means())
+                reporter.at(place, self.steps - told, self.losses.means())
+                told = self.steps
+            if self.folder is not None and (self.steps % self.every == 0 or self.request.signal):
+                self.checkpoint()
+            if self.request.signal:
+                raise Stopped(
+                    self.request.signal, f"after step {self.steps} of task {task.index + 1}"
+                )
+        self.losses.look()
+        reporter.done += self.steps - told
 
-    def take_steps(self, task: Task, stage: Stage) -> Iterator[int]:
-        """Epochs of steps with one optimiser; gives the epoch after each step."""
+    def take_steps(
+        self, task: Task, stage: Stage, number: int = 0, saved: dict[str, Any] | None = None
+    ) -> Iterator[int]:
+        """Epochs of steps with one optimiser; gives the epoch after each step.
+
+        ``saved`` is a checkpoint inside this stage: the learner's state is that of its step.
+        """
         train = self.train.at(task, stage)
-        self.learner.begin_stage(self.net, task, stage, self.memory)
-        balanced = balance(self.learner, self.net, self.feed, task) if stage.pool.balance else None
+        if saved is None:
+            self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = self.learner.trained(self.net, stage)
-        update = updater(parameters, train, seed=self.seed)
+        update = Updater(parameters, train, seed=self.seed)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
         aside = replace(train, optimiser="radam", weight_decay=0.0)
-        apart = [(term, updater(parameters, aside, term.apart)) for term in terms if term.apart]
+        apart = [(term, Updater(parameters, aside, term.apart)) for term in terms if term.apart]
         joint = [term for term in terms if not term.apart]
-        for epoch in range(train.epochs):
-            for term, own_update in apart:
-                self.rehearse(term, own_update, (task.index, stage.name, epoch))
-            batches = self.feed.batches(task, stage, train, epoch, balanced)
-            for step, batch in enumerate(batches):
+        here = self._underway(task, stage, number, [update, *(own for _, own in apart)], saved)
+        for epoch in range(here.epoch, train.epochs):
+            here.epoch = epoch
+            if not here.step:
+                for term, own_update in apart:
+                    self.rehearse(term, own_update, (task.index, stage.name, epoch))
+            lr = train.rate(epoch)
+            batches = self.feed.batches(task, stage, train, epoch, here.balanced, here.step)
+            for step, batch in enumerate(batches, here.step):
                 where = (task.index, stage.name, epoch, step)
+                self.at = At(task.index + 1, self.steps + 1, epoch + 1, lr)
                 torch.default_generator.manual_seed(key(self.seed, "noise", *where))  # dropout
                 objective = partial(self.objective, stage, joint, where)
                 with training(self.net, parameters):
                     self.learner.step(self.net, batch, objective, partial(update, where))
                 self.steps += 1
+                here.step = step + 1
                 yield epoch
+            here.step = 0
+
+    def _underway(
+        self,
+        task: Task,
+        stage: Stage,
+        number: int,
+        updates: list[Updater],
+        saved: dict[str, Any] | None,
+    ) -> Underway:
+        """The stage at its beginning, or where a checkpoint has left it."""
+        if saved is None:
+            chosen = None
+            if stage.pool.balance:
+                chosen = balance(self.learner, self.net, self.feed, task)
+            self.underway = Underway(number, chosen, updates)
+        else:
+            for update, state in zip(updates, saved["optimisers"], strict=True):
+                update.optimiser.load_state_dict(state)
+            self.underway = Underway(
+                number, saved["balanced"], updates, saved["epoch"], saved["step"]
+            )
+        return self.underway
 
     def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
         """The learner's loss and its terms on one batch."""
@@ -309,7 +458,7 @@ class Loop:
         with self.net.frozen_statistics() if frozen else nullcontext():
             out = self.net(batch.x, taps=_taps(shared))
         loss = self.learner.loss(self.net, out, batch, stage)
-        self._note("task", loss)
+        self.losses.note(TASK, loss, self.at, out, batch)
         for value in self._terms(terms, out, batch, where):
             loss = loss + value
         return loss
@@ -335,7 +484,7 @@ class Loop:
             columns = self.feed.columns(rows.row)
             for term in group:
                 value = term(self.net, seen, rows, columns)
-                self._note(term.name, value)
+                self.losses.note(term.name, value, self.at)
                 yield term.weight * value
 
     def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
@@ -343,14 +492,18 @@ class Loop:
         with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
             return self.net(batch.x, taps=_taps(terms))
 
-    def rehearse(self, term: Term, update: Update, where: Where) -> None:
+    def rehearse(self, term: Term, update: Updater, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
         order = self.feed.explainable(len(self.memory), where)
         how = self.train.augment if term.view == "ignore" else None
+        assert term.apart is not None
+        self.at = At(int(where[0]) + 1, self.steps + 1, int(where[2]) + 1, term.apart)
         for step, rows in enumerate(torch.split(order, term.rows)):
+            draw = key(self.seed, "noise", "rehearsal", term.name, *where, step)
+            torch.default_generator.manual_seed(draw)  # dropout
             batch = self.feed.remembered(rows, (*where, step), how)
             value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
-            self._note(term.name, value)
+            self.losses.note(term.name, value, self.at)
             update(where, term.weight * value)
 
     def _stream(self) -> dict[str, Any]:
@@ -371,22 +524,6 @@ class Loop:
             train = self.train.at(task, stage)
             total += train.epochs * max(1, math.ceil(self.feed.count(task, stage) / train.batch))
         return total
-
-    def _note(self, name: str, value: Tensor) -> None:
-        """Add up on the device; a number is only looked at now and then."""
-        sums, value = self.sums, value.detach()
-        sums[name] = sums[name] + value if name in sums else value
-        self.counts[name] = self.counts.get(name, 0) + 1
-
-    def _means(self) -> dict[str, float]:
-        means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        for name, value in means.items():
-            if not math.isfinite(value):
-                raise UserError(
-                    f"the {name} loss is {value} in task {len(self.records) + 1} at lr "
-                    f"{self.train.lr}; try a smaller train.lr, train.clip=1 or a smaller weight"
-                )
-        return means
 
     def _bytes(self) -> dict[str, int]:
         columns = self.memory.nbytes()

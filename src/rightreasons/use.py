@@ -10,10 +10,10 @@ from rich.console import Console
 from torch import Tensor
 
 from rightreasons.augment import middle
+from rightreasons.checkpoints import checkpoints
 from rightreasons.data.splits import read_all
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError, printable, unknown
 from rightreasons.model import Explanations, Predictions, extend, load
-from rightreasons.runs import checkpoints
 from rightreasons.tables import single
 
 
@@ -30,7 +30,7 @@ def show_predictions(
         chances /= chances.sum()
         best = np.argsort(-chances)[:top]
         words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
-        print(f"{image}: {words}; {_looked(found, i)}")
+        print(printable(f"{image}: {words}; {_looked(found, i)}"))
     if pictures is not None:
         if pictures.exists() and not pictures.is_dir():
             raise UserError(f"--pictures {pictures} is a file, expected a folder")
@@ -39,7 +39,7 @@ def show_predictions(
             path = pictures / f"{i + 1:03d}-{image.stem}.png"
             pixels = middle(read_all([image], model.size[0])[0], model.cut)
             draw(pixels, found, i, path)
-        print(f"pictures: {pictures}")
+        print(printable(f"pictures: {pictures}"))
 
 
 def _looked(found: Predictions, i: int) -> str:
@@ -67,7 +67,8 @@ def draw(image: Tensor, found: Predictions, i: int, path: Path) -> None:
     overlaid.plot(column, row, "x", color="cyan", markersize=12, markeredgewidth=2.5)
     for axis in (plain, overlaid):
         axis.set_axis_off()
-    figure.suptitle(f"{found.names[i]}  {100 * found.confidence[i]:.1f} %")
+    title = printable(f"{found.names[i]}  {100 * found.confidence[i]:.1f} %")
+    figure.suptitle(title, parse_math=False)  # a class may be called $x$
     figure.savefig(path, dpi=110)
 
 

@@ -20,7 +20,7 @@ from literal import (
 )
 
 import rightreasons as rr
-from rightreasons.optimise import noise_level, updater
+from rightreasons.optimise import Updater, noise_level
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 3.5])
@@ -83,7 +83,7 @@ def test_noise_reaches_the_gradients_of_every_parameter(epoch, level):
     """With a gradient of one and a step of one, what is not one is noise."""
     parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((200, 50), (300,), (4, 5, 60))]
     train = rr.Train(optimiser="sgd", lr=1.0, momentum=0.0, noise=0.3)
-    update = updater(parameters, train, seed=0)
+    update = Updater(parameters, train, seed=0)
     update((1, "main", epoch, 0), sum(p.sum() for p in parameters))
     for p in parameters:
         noise = -p.detach().flatten() - 1
@@ -98,7 +98,7 @@ def test_each_step_has_its_own_noise_and_none_is_none():
     def moved(where, noise):
         p = torch.nn.Parameter(torch.zeros(50))
         train = rr.Train(optimiser="sgd", lr=1.0, momentum=0.0, noise=noise)
-        updater([p], train, seed=0)(where, p.sum())
+        Updater([p], train, seed=0)(where, p.sum())
         return p.detach()
 
     place, other = (1, "main", 0, 0), (1, "main", 0, 1)

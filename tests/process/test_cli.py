@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -96,56 +95,12 @@ for words in json.loads(sys.argv[1]):
     print(json.dumps([code, out.getvalue(), err.getvalue()]))
 """
 
-BAD = {
-    "method": (["glyphs-small", "err+rrr"], "unknown method 'err'; did you mean 'er'?"),
-    "term": (["glyphs-small", "er+rr"], "unknown term 'rr'; did you mean 'rrr'?"),
-    "section": (["glyphs-small", "er", "trian.epochs=2"], "did you mean 'train'?"),
-    "key": (["glyphs-small", "er", "train.epoch=2"], "did you mean 'train.epochs'?"),
-    "type": (["glyphs-small", "er", "train.epochs=two"], "is 'two', expected a whole number"),
-    "no value": (["glyphs-small", "er", "train.epochs"], "is not key=value"),
-    "net": (["glyphs-small", "er", "net.name=resnet9"], "unknown net 'resnet9'"),
-    "layer": (["glyphs-small", "er", *TINY, "net.target=stages.9"], "unknown layer 'stages.9'"),
-    "memory": (["glyphs-small", "er", *TINY, "memory.size=3"], "type memory.size=4 or more"),
-    "tasks": (["glyphs-small", "er", *TINY, "stream.tasks=3"], "type tasks=[2,1,1]"),
-    "mixed tasks": (["glyphs-small", "er", *TINY, "stream.tasks=[1,[latin-A]]"], "tasks"),
-    "classes": (["glyphs-small", "er", *TINY, "stream.classes=400"], "stream.classes is 400"),
-    "class": (["glyphs-small", "er", *TINY, "stream.order=[latin-AA]", "stream.classes=1",
-               "stream.tasks=1"], "did you mean 'latin-A'?"),
-    "device": (["glyphs-small", "er", *TINY, "train.device=gpu"], "train.device is 'gpu'"),
-    "decay": (["glyphs-small", "er", *TINY, "train.weight_decay=-1"], "train.weight_decay"),
-    "folder": (["glyphs-small", "er", "data.source=folder"], "data."),
-    "folder path": (["glyphs-small", "er", "data.source=folder", "data.path=nowhere"],
-                    "nowhere is not a folder"),
-    "seeds": (["glyphs-small", "er", *TINY, "--seeds", "0"], "--seeds is 0, expected at least 1"),
-}  # fmt: skip
-if not torch.cuda.is_available():
-    BAD["cuda"] = (["glyphs-small", "er", *TINY, "train.device=cuda"], "train.device")
-
-
-@pytest.fixture(scope="module")
-def refused(tmp_path_factory):
-    """All bad words in one process, because each start costs seconds."""
-    folder = tmp_path_factory.mktemp("bad")
-    calls = [["run", *words, "--out", str(folder / name)] for name, (words, _) in BAD.items()]
-    done = python("-c", DRIVER, json.dumps(calls), cwd=folder)
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    return folder, dict(zip(BAD, answers, strict=True))
-
 
 def assert_sentence(code, err, said):
     assert "Traceback" not in err, err
     assert code == 2
     assert err.startswith("rrr: ") and err.count("\n") == 1 and err.endswith("\n"), err
     assert said in err
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_words_give_one_sentence_and_leave_no_folder(name, refused):
-    folder, answers = refused
-    code, _, err = answers[name]
-    assert_sentence(code, err, BAD[name][1])
-    assert not (folder / name).exists() and not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

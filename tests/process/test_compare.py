@@ -94,19 +94,3 @@ def test_comparing_again_is_done_at_once_and_other_settings_are_refused(compared
     assert other.returncode == 2
     assert other.stderr.strip().splitlines()[-1].startswith("rrr: ")
     assert "memory.size: 8 there, 4 asked" in other.stderr and "Traceback" not in other.stderr
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        (["er,err"], "unknown method 'err'; did you mean 'er'?"),
-        (["er,er"], "name one twice"),
-        (["er", "rrr.weight=2"], "none of er carries"),
-        (["er", "--seeds", "0"], "expected at least 1"),
-    ],
-)
-def test_bad_comparisons_get_one_sentence(words, said, tmp_path):
-    done = rrr("compare", "glyphs-small", *words, "--out", tmp_path / "runs")
-    assert done.returncode == 2
-    assert said in done.stderr and done.stderr.count("\n") == 1
-    assert not (tmp_path / "runs").exists()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -95,37 +93,6 @@ def test_extend_learns_new_folders_beside_the_run(place):
 
 
 @pytest.mark.parametrize(
-    "words, said",
-    [
-        (["predict", "run", "none.png"], "there is no image none.png"),
-        (["predict", "run", "run/config.yaml"], "cannot be read as an image"),
-        (["predict", "new", "none.png"], "holds no run"),
-        (["explain", "run", "none.png"], "there is no image none.png"),
-        (["explain", "run", "run/config.yaml"], "cannot be read as an image"),
-        (["explain", "new", "none.png"], "holds no run"),
-        (["explain", "run", "none.png", "--explainers", "gradcm"], "did you mean 'gradcam'"),
-        (["explain", "run", "none.png", "--tasks", "7"], "no checkpoint of task 7"),
-        (["explain", "run", "none.png", "--tasks", "first"], "expected last, all"),
-        (["explain", "run", "none.png", "--of", "nothing"], "unknown class 'nothing'"),
-        (["explain", "run", "none.png", "--out", "no/where.png"], "a folder that exists"),
-        (["run", "glyphs-small", "er+rrr", "rrr.explain=guide"], "did you mean 'guided'"),
-        (["run", "glyphs-small", "er", "net.name=resnet181"], "did you mean 'resnet18'"),
-        (["extend", "run", "nowhere"], "nowhere"),
-        (["show", "rrrr"], "did you mean 'rrr'"),
-        (["compare", "glyphs-small", "er", "--table", "no/where.md"], "does not exist"),
-        (["data", "check", "nowhere"], "nowhere"),
-        (["run", "cifar100-small", "er", "--data", "nowhere"], "--data nowhere is not a folder"),
-        (["run", "glyphs-small", "er", "--out", "run/config.yaml/x"], "run/config.yaml"),
-    ],
-)
-def test_bad_words_get_one_sentence(place, words, said):
-    done = rrr(*words, cwd=place)
-    assert done.returncode in (1, 2)
-    assert "Traceback" not in done.stderr
-    assert said in done.stderr + done.stdout
-
-
-@pytest.mark.parametrize(
     "name",
     ["rrr", "er+evidence", "glyphs-small", "train", "folder", "smoothgrad", "squeezenet1_1"],
 )
@@ -148,21 +115,6 @@ def test_list_names_everything():
     done = rrr("list")
     for word in ("glyphs-small", "cifar100-10", "finetune", "evidence", "gradcam", "resnet8"):
         assert word in done.stdout
-
-
-def test_an_interrupt_says_how_to_go_on(tmp_path):
-    words = ["run", "glyphs-small", "er", "train.epochs=50", "--out", str(tmp_path / "run")]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "rightreasons", *words], stderr=subprocess.PIPE, text=True
-    )
-    for _ in range(300):
-        if (tmp_path / "run" / "config.yaml").exists():
-            break
-        time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert "the same command goes on" in err and "Traceback" not in err
 
 
 def test_a_folder_of_class_folders_is_a_benchmark(place):

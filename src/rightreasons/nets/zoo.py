@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import struct
-import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rightreasons.checkpoints import UNREADABLE, load_plain, why
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
-
-DAMAGE = (  # what reading a file of other content may raise
-    pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError,
-    AttributeError, AssertionError, struct.error,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,13 +131,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"there is no weights file {path}; check the path")
     try:
-        with warnings.catch_warnings():  # of strange files, which are refused below
-            warnings.simplefilter("ignore")
-            content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except DAMAGE as error:
-        why = (str(error) or type(error).__name__).splitlines()[0][:120]
+        content = load_plain(path)
+    except UNREADABLE as error:
         raise UserError(
-            f"{path} is not a file of plain tensors ({why}); nothing was loaded"
+            f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
+            "state dict that torch.save wrote"
         ) from None
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{path} holds no state dict, expected tensors by name")

@@ -9,6 +9,9 @@ import re
 from dataclasses import dataclass, field
 
 from rich.table import Table as RichTable
+from rich.text import Text
+
+from rightreasons.errors import printable
 
 _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -39,11 +42,14 @@ class Table:
         return Table(self.title, head, rows, self.note)
 
     def rich(self) -> RichTable:
-        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        def text(cell: str) -> Text:  # a folder's name may look like markup
+            return Text(printable(cell))
+
+        table = RichTable(title=text(self.title), title_justify="left", title_style="bold")
         for i, name in enumerate(self.head):
-            table.add_column(name, justify="right" if i else "left", no_wrap=True)
+            table.add_column(text(name), justify="right" if i else "left", no_wrap=True)
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(text, row))
         return table
 
     def markdown(self) -> str:
