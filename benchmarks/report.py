@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from rightreasons.config import resolve
 from rightreasons.reports.write import report
+from rightreasons.runfiles import dump_yaml
 from rightreasons.watch import IMAGES, TASKS
 
 METHODS = ("er", "er+rrr", "er+evidence", "er+logits")
@@ -41,7 +41,7 @@ def make_run(
     """A run folder as a run leaves it, with made-up numbers; ``upto`` tasks if it is unfinished."""
     rng = np.random.default_rng([config["seed"], *config["method"].encode()])
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
+    (folder / "config.yaml").write_text(dump_yaml(config), "utf-8")
     (folder / "environment.json").write_text('{"python": "3"}\n', "utf-8")
     done = tasks if upto is None else upto
     records = [make_record(rng, k, masks) for k in range(done)]

@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from pairs import measure, ratio
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 import rightreasons as rr
 from rightreasons.keep import keep
@@ -66,9 +68,24 @@ def steps(net: str, terms: list[rr.Term], stream: rr.Stream) -> Callable[[], Non
 
 
 def flops(step: Callable[[], None]) -> int:
-    with FlopCounterMode(display=False) as counter:
+    with Flops() as counter:
         step()
-    return int(counter.get_total_flops())
+    return counter.total
+
+
+class Flops(TorchDispatchMode):
+    """Counts as torch's FlopCounterMode does, whose hooks on modules do not take autograd.grad."""
+
+    total = 0
+
+    def __torch_dispatch__(
+        self, call: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = call(*args, **(kwargs or {}))
+        count = flop_registry.get(call._overloadpacket)
+        if count is not None:
+            self.total += int(count(*args, **(kwargs or {}), out_val=out))
+        return out
 
 
 def main() -> None:

@@ -130,10 +130,10 @@ def test_the_bias_stage_moves_two_numbers_and_nothing_else(
     """Weights and BatchNorm's buffers stay bit by bit."""
     take_steps, seen = Loop.take_steps, []
 
-    def watched(self, task, stage):
+    def watched(self, task, stage, *more):
         state = {name: value.clone() for name, value in self.net.state_dict().items()}
         bias = self.learner.bias_.clone()
-        yield from take_steps(self, task, stage)
+        yield from take_steps(self, task, stage, *more)
         now = self.net.state_dict()
         same = {name for name in state if torch.equal(state[name], now[name])}
         moved = not torch.equal(bias, self.learner.bias_)
@@ -167,7 +167,7 @@ def test_the_pair_lowers_the_loss_on_held_out_images(tiny_stream, tiny_net, tiny
     loop = Loop(learner, tiny_net, tiny_stream, train, seed=0)
     silent = Reporter("", 1, show=False)
     loop.net.initialise(loop.net, torch.Generator().manual_seed(0))
-    loop.learn(tiny_stream[0], silent, None)
+    loop.learn(tiny_stream[0], silent)
     task = tiny_stream[1]
     loop.net.grow(task.seen)
     learner.begin(loop.net, task, learner.memory)

@@ -55,7 +55,7 @@ def loop(request, tiny_stream, tiny_net, tiny_train, monkeypatch):
     loop = Loop(learner, tiny_net, tiny_stream, tiny_train, seed=0)
     loop.net.initialise(loop.net, torch.Generator().manual_seed(0))
     loop.net.double()
-    loop.learn(tiny_stream[0], Reporter("", 1, show=False), None)
+    loop.learn(tiny_stream[0], Reporter("", 1, show=False))
     loop.net.grow(tiny_stream[1].seen, torch.Generator().manual_seed(1))
     loop.net.train()
     for layer in loop.net.modules():  # a forward must not move the statistics that terms use

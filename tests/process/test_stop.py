@@ -102,8 +102,8 @@ def test_the_second_process_in_a_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_compare_stops_its_workers_and_goes_on(number, tmp_path):
-    words = ["compare", "glyphs-small", "finetune,er", *LONG, "--seeds", 1, "--checkpoint", 1]
-    words += ["--out", "runs"]
+    words = ["compare", "glyphs-small", "finetune,er", *LONG, "train.epochs=12"]
+    words += ["--seeds", 1, "--checkpoint", 1, "--out", "runs"]
     child = start(*words, cwd=tmp_path, start_new_session=True)
     folders = [tmp_path / "runs" / method / "0" for method in ("finetune", "er")]
     wait_for(lambda: all(found_in(folder) for folder in folders), child)
@@ -138,10 +138,10 @@ def test_a_file_system_that_takes_no_more_is_one_sentence(peace, tmp_path):
 
 @pytest.fixture
 def tmpfs(tmp_path):
-    """A disk of 3 MB, where the system lets us have one."""
+    """A disk of 8 MB, where the system lets us have one."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this user cannot mount a tmpfs")
     yield place

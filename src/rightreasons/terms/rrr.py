@@ -211,10 +211,15 @@ class RRR(Term):
         A net that the maps cannot train fails here and not after the first task.
         """
         y = torch.arange(len(x), device=x.device) % net.classes
-        once = replace(self, samples=1)
-        with torch.enable_grad(), net.frozen_statistics():
-            maps = once.maps(net, net(x, taps=self.taps), y)
-        if maps.abs().amax() == 0:
+        once = replace(self, samples=1, signed=True)
+        for sign in (1, -1):  # a ReLU behind a fresh head may shut it; its opposite is then open
+            for p in net.head.parameters():
+                p.data.mul_(sign)
+            with net.frozen_statistics():
+                maps = once.maps(net, net(x, taps=self.taps), y)
+            if maps.abs().amax() > 0:
+                break
+        else:
             raise UserError(
                 f"{self.explain} gives empty maps for {net.name}: a part without a derivative, "
                 "such as rounding, lies before the logits; choose a layer behind it, or replace it"
