@@ -396,6 +396,7 @@ def test_the_noise_of_a_row_stays_with_it_when_the_memory_shrinks(
     tiny_stream, tiny_net, tiny_train
 ):
     """Rows move up as quotas shrink: by its place in memory a row would get another's noise."""
+    from rightreasons.keep import keep
     from rightreasons.train import Loop
 
     term = rr.RRR(explain="smoothgrad", dtype="float32", rows=12)
@@ -405,7 +406,7 @@ def test_the_noise_of_a_row_stays_with_it_when_the_memory_shrinks(
         for _ in range(3):
             loop.net.train()(loop.feed.normalise(tiny_stream[0].train.x[:8]))
         if task.index == 0:
-            loop.remember(task)
+            keep(loop.learner, loop.net.eval(), loop.feed, task)
             first = loop.memory["rrr.noise"].clone()
             loop.memory.shrink(4)
     assert not torch.equal(loop.memory["rrr.noise"], first[: len(loop.memory)])
