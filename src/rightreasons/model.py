@@ -178,31 +178,9 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
     if not (folder / "result.json").exists():
         raise UserError(f"the run in {folder} is not finished; go on with it first")
     config = read_config(folder)
-    if not checkpoints(folder):
-        raise UserError(f"{folder} has lost its checkpoints; run it again")
-    kept_tasks = {int(f.stem.removeprefix("task-")): f for f in checkpoints(folder)}
-    if task is not None and task not in kept_tasks:
-        raise UserError(
-            f"{folder} has no checkpoint of task {task}; it has {', '.join(map(str, kept_tasks))}"
-        )
-    try:
-        state = load_checkpoint(kept_tasks[max(kept_tasks) if task is None else task])
-    except Damaged as error:
-        raise UserError(
-            f"{error}; type the command of the run once more, it goes on from the one before"
-        ) from error
+    state = _state(folder, task)
     learner = learner_of(config)
-    if net is None:
-        described = make(NetFields, config.get("net"), "net")
-        try:
-            check_name(described.name)
-        except UserError:
-            raise UserError(
-                f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
-            ) from None
-        net = make_net(described.name, target=described.target, flatten=described.flatten)
-    else:
-        net = copy.deepcopy(net)
+    net = _net_of(config) if net is None else copy.deepcopy(net)
     try:
         restore(net, state["net"]).eval()
         set_state(learner, state["learner"], net)
@@ -214,6 +192,35 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
             "the run's own files back"
         ) from error
     return Model(net, learner, *known, config, state)
+
+
+def _state(folder: Path, task: int | None) -> dict[str, Any]:
+    """The checkpoint of a task, or of the last one."""
+    kept = {int(f.stem.removeprefix("task-")): f for f in checkpoints(folder)}
+    if not kept:
+        raise UserError(f"{folder} has lost its checkpoints; run it again")
+    if task is not None and task not in kept:
+        raise UserError(
+            f"{folder} has no checkpoint of task {task}; it has {', '.join(map(str, kept))}"
+        )
+    try:
+        return load_checkpoint(kept[max(kept) if task is None else task])
+    except Damaged as error:
+        raise UserError(
+            f"{error}; type the command of the run once more, it goes on from the one before"
+        ) from error
+
+
+def _net_of(config: dict[str, Any]) -> Net:
+    """The net by its name; its tensors are yet to be restored."""
+    described = make(NetFields, config.get("net"), "net")
+    try:
+        check_name(described.name)
+    except UserError:
+        raise UserError(
+            f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
+        ) from None
+    return make_net(described.name, target=described.target, flatten=described.flatten)
 
 
 def extend(

@@ -53,7 +53,8 @@ def sanity(
     """Randomise the weights from the head down and follow the maps of normalised images ``x``.
 
     ``y`` are the classes explained, by default those that the net predicts and then the same all
-    the way. Each tensor of a layer is drawn anew from a normal of its own mean and deviation.
+    the way. Each tensor of a layer is drawn anew from a normal of its own deviation, around zero
+    or, for biases and norms, around its own mean.
     ``steps`` stops are made on the way, the first at the head, the last when nothing is left.
     """
     if steps < 2:
@@ -80,8 +81,9 @@ def sanity(
 
 def _randomise(layer: nn.Module, draw: torch.Generator) -> None:
     for p in layer.parameters(recurse=False):
-        spread = p.std(correction=0) if p.numel() > 1 else p.abs().sum()
-        p.copy_(p.mean() + spread * torch.randn(p.shape, generator=draw).to(p))
+        middle = p.mean() if p.ndim == 1 else torch.zeros_like(p.mean())
+        spread = (p - middle).square().mean().sqrt()
+        p.copy_(middle + spread * torch.randn(p.shape, generator=draw).to(p))
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
