@@ -48,7 +48,7 @@ class Whimsical(rr.ER):
             Stage("shift", Pool(mix="concat", held=True), few, params="shift_", terms=False),
         ]
 
-    def begin(self, net, task, memory):
+    def begin(self, net, task, memory, look):
         self.calls_ = []
 
     def begin_stage(self, net, task, stage, memory):

@@ -101,7 +101,10 @@ class Feed:
                 by = generator(self.seed, "replay", *where, step)
                 rows = draw(mixed, train.replay or train.batch, by)
             assert train.augment is not None
-            yield self._mixed(images, index, rows, train.augment, (*where, step))
+            apart = rows if stage.pool.plain else rows[:0]
+            joined = rows[: len(rows) - len(apart)]
+            batch = self._mixed(images, index, joined, train.augment, (*where, step))
+            yield batch.join(self.remembered(apart)) if len(apart) else batch
 
     def _mixed(
         self, images: Images, index: Tensor, rows: Tensor, how: Augment, where: Where
@@ -165,15 +168,25 @@ class Look:
             row = torch.full_like(index, -1)
             yield self._feed.canonical(images.pixels(index), images.y[index], row)
 
+    def rows(self, which: Tensor, size: int = CHUNK) -> Iterator[Batch]:
+        """These rows of memory."""
+        for part in torch.split(which, size) if len(which) else ():  # not every net takes no image
+            yield self._feed.remembered(part)
+
+    @torch.no_grad()
+    def features(self) -> tuple[Tensor, Tensor]:
+        """Embeddings (n,D) of all new images by BatchNorm's running statistics; labels (n,)."""
+        with self._net.frozen_statistics():
+            found = [(self._net(batch.x).z, batch.y) for batch in self.images()]
+        z, y = (torch.cat(column) for column in zip(*found, strict=True))
+        return z, y
+
     @torch.no_grad()
     def embeddings(self, flip: bool = False) -> Tensor:
         """(rows,D) of all rows of memory, or of their mirror images."""
         known = [] if flip or self._fresh is None else [self._fresh]
-        rows = torch.arange(len(self._feed.memory) - sum(map(len, known)))
-        parts = []
-        for part in torch.split(rows, CHUNK) if len(rows) else ():  # not every net takes no image
-            x = self._feed.remembered(part).x
-            parts.append(self._net(x.flip(-1) if flip else x).z)
+        every = torch.arange(len(self._feed.memory) - sum(map(len, known)))
+        parts = [self._net(b.x.flip(-1) if flip else b.x).z for b in self.rows(every)]
         return torch.cat([*parts, *known])
 
     def generator(self, purpose: str) -> torch.Generator:

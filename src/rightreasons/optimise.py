@@ -37,6 +37,8 @@ class Train:
     gamma: float = 0.2
     momentum: float = 0.9
     """of sgd"""
+    nesterov: bool = False
+    """sgd looks ahead by its momentum"""
     weight_decay: float = 0.0
     freeze_bn: bool = False
     """BatchNorm by its running statistics from the second task on"""
@@ -70,6 +72,8 @@ class Train:
             value = getattr(self, name)
             if not 0 <= value < below:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
+        if self.nesterov and not self.momentum:
+            raise UserError("train.nesterov needs momentum; type train.momentum=0.9")
         if self.later:
             make(Train, self.later, "train.later", later={}, device="auto", threads=None)
 
@@ -103,13 +107,20 @@ def training(net: Net, parameters: Sequence[Tensor]) -> Iterator[None]:
 class Updater:
     """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
 
-    ``lr`` replaces the run's learning rate and schedule by a constant one.
+    ``lr`` replaces the run's learning rate and schedule by a constant one. ``held`` are parts of
+    parameters that stay as they are: a parameter, and how many of its first rows.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], train: Train, lr: float | None = None, seed: int = 0
+        self,
+        parameters: Sequence[Tensor],
+        train: Train,
+        lr: float | None = None,
+        seed: int = 0,
+        held: Sequence[tuple[Tensor, int]] = (),
     ) -> None:
         self.parameters, self.train, self.lr, self.seed = list(parameters), train, lr, seed
+        self.held = [(p, p.detach()[:rows].clone()) for p, rows in held if rows]
         self.optimiser = make_optimiser(self.parameters, train, lr or train.lr)
 
     def __call__(self, where: Where, loss: Tensor) -> None:
@@ -122,9 +133,15 @@ class Updater:
         if train.noise:
             by = generator(self.seed, "gradient", *where)
             add_noise(self.parameters, noise_level(train.noise, epoch), by)
+        for p, rows in self.held:
+            if p.grad is not None:
+                p.grad[: len(rows)] = 0
         if train.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, train.clip)
         self.optimiser.step()
+        with torch.no_grad():  # weight decay moves what has no gradient, too
+            for p, rows in self.held:
+                p[: len(rows)] = rows
 
 
 def noise_level(noise: float, epoch: int) -> float:
@@ -144,7 +161,14 @@ def add_noise(parameters: Sequence[Tensor], level: float, by: torch.Generator) -
 def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.optim.Optimizer:
     decay = train.weight_decay
     if train.optimiser == "sgd":
-        return torch.optim.SGD(parameters, lr, train.momentum, weight_decay=decay, foreach=True)
+        return torch.optim.SGD(
+            parameters,
+            lr,
+            train.momentum,
+            weight_decay=decay,
+            nesterov=train.nesterov,
+            foreach=True,
+        )
     kind = torch.optim.RAdam if train.optimiser == "radam" else torch.optim.AdamW
     return kind(parameters, lr, weight_decay=decay, foreach=True)
 

@@ -18,6 +18,9 @@ LEARNERS = {
     "icarl": "rightreasons.learners.icarl:ICaRL",
     "eeil": "rightreasons.learners.eeil:EEIL",
     "bic": "rightreasons.learners.bic:BiC",
+    "icarl-fscil": "rightreasons.learners.fscil:ICaRLFSCIL",
+    "eeil-fscil": "rightreasons.learners.fscil:EEILFSCIL",
+    "topic": "rightreasons.learners.topic:TOPIC",
 }
 TERMS = {
     "rrr": "rightreasons.terms:RRR",

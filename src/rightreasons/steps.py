@@ -69,10 +69,16 @@ class Steps:
         if saved is None:
             self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = self.learner.trained(self.net, stage)
-        update = Updater(parameters, train, seed=self.seed)
+        rows = task.classes[0] if "new_rows" in stage.params.split("+") else 0
+        held = [(p, rows) for p in self.net.head.parameters()]
+        update = Updater(parameters, train, seed=self.seed, held=held)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
         aside = replace(train, optimiser="radam", weight_decay=0.0)
-        apart = [(term, Updater(parameters, aside, term.apart)) for term in terms if term.apart]
+        apart = [
+            (term, Updater(parameters, aside, term.apart, held=held))
+            for term in terms
+            if term.apart
+        ]
         joint = [term for term in terms if not term.apart]
         here = self._underway(task, stage, number, [update, *(own for _, own in apart)], saved)
         for epoch in range(here.epoch, train.epochs):

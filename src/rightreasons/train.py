@@ -152,6 +152,7 @@ class Loop(Steps):
     def check(self) -> None:
         """Refuse before training what would fail later."""
         net, x = self._probe()
+        self.learner.check(net, self.stream)
         for term in self.learner.terms:
             term.check(net, x)
             if term.view == "shared" and not self.learner.replays:
@@ -292,7 +293,7 @@ class Loop(Steps):
             self.net.grow(task.seen, generator(self.seed, "head", task.index))
         self.net.to(self.device).train()
         if saved is None:
-            self.learner.begin(self.net, task, self.memory)
+            self.learner.begin(self.net, task, self.memory, Look(self.feed, self.net, task))
         for number, stage in enumerate(self.learner.stages(task)):
             if saved is None or number > saved["stage"]:
                 self.stage(task, stage, reporter, number)

@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 from rightreasons.feed import Look
-from rightreasons.memory import Memory
+from rightreasons.memory import Memory, choose, herd
 from rightreasons.nets.net import Net
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 REPLAYS = ("paired", "concat")
 SCOPES = ("all", "new")
+PARTS = ("all", "last_block", "head", "new_rows")  # of a net that a stage may train
 
 
 @dataclass
@@ -69,25 +71,31 @@ class Learner:
         """The share of a class's memory rows that only stages with a held pool see."""
         return 0.0
 
-    def check(self, tasks: Sequence[Task]) -> None:
+    def check(self, net: Net, tasks: Sequence[Task]) -> None:
         """Refuse before training what would fail later."""
 
-    def begin(self, net: Net, task: Task, memory: Memory) -> None:
+    def begin(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         """Before a task; the head has grown already."""
 
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool())]
 
     def trained(self, net: Net, stage: Stage) -> list[Tensor]:
-        """The parameters of a stage."""
-        if stage.params == "all":
+        """The parameters of a stage, each once."""
+        found = [p for part in stage.params.split("+") for p in self._part(net, part)]
+        return list(dict.fromkeys(found))
+
+    def _part(self, net: Net, part: str) -> list[Tensor]:
+        if part == "all":
             return list(net.parameters())
-        if stage.params == "head":
+        if part == "last_block":
+            return net.last_parameters()
+        if part in ("head", "new_rows"):
             return list(net.head.parameters())
-        own = getattr(self, stage.params, None)
+        own = getattr(self, part, None)
         if not isinstance(own, Tensor):
             state = [name for name in vars(self) if name.endswith("_")]
-            raise unknown("stage.params", stage.params, ["all", "head", *state])
+            raise unknown("stage.params", part, [*PARTS, *state])
         return [own]
 
     def begin_stage(self, net: Net, task: Task, stage: Stage, memory: Memory) -> None:
@@ -106,6 +114,17 @@ class Learner:
     ) -> None:
         """One step on one batch: ``objective`` is loss and terms, ``update`` moves the weights."""
         update(objective(batch))
+
+    def pick(
+        self, task: Task, y: Tensor, z: Callable[[], Tensor], quota: int, draw: torch.Generator
+    ) -> Tensor:
+        """Places of the images that the memory takes, ``quota`` a class, best first in each.
+
+        ``y`` (n,) are labels of new images; ``z`` looks at them all and gives embeddings (n,D).
+        """
+        if self.memory.pick == "herding":
+            return herd(z(), y, quota)
+        return choose(y, quota, draw)
 
     def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         """After the last stage; the memory has taken rows of this task, the net is in eval mode."""

@@ -53,7 +53,7 @@ class EWC(Learner):
         if not 0 <= self.decay <= 1:
             raise UserError(f"ewc.decay is {self.decay}, expected 0 to 1")
 
-    def begin(self, net: Net, task: Task, memory: Memory) -> None:
+    def begin(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         self.old_ = task.classes[0]
 
     def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
