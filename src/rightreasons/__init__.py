@@ -24,6 +24,7 @@ _HOME = {
     "Finetune": "learners.finetune",
     "ICaRL": "learners.icarl",
     "ICaRLFSCIL": "learners.fscil",
+    "ITAML": "learners.itaml",
     "Joint": "learners.joint",
     "Learner": "learners.base",
     "Logits": "terms",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from rightreasons.learners.fscil import EEILFSCIL as EEILFSCIL
     from rightreasons.learners.fscil import ICaRLFSCIL as ICaRLFSCIL
     from rightreasons.learners.icarl import ICaRL as ICaRL
+    from rightreasons.learners.itaml import ITAML as ITAML
     from rightreasons.learners.joint import Joint as Joint
     from rightreasons.learners.lwf import LwF as LwF
     from rightreasons.learners.lwf import LwFMC as LwFMC

@@ -132,13 +132,18 @@ class Feed:
         """The middle of uint8 images, as the net takes it."""
         return (middle(x, self.cut).to(self.device).float() - self.mean) / self.std
 
-    def explained(self, count: int, where: Where, how: Augment | None) -> Batch:
+    def explained(
+        self, count: int, where: Where, how: Augment | None, task: int | None = None
+    ) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""
-        return self.remembered(self.explainable(count, where), where, how)
+        return self.remembered(self.explainable(count, where, task), where, how)
 
-    def explainable(self, count: int, where: Where) -> Tensor:
-        """Rows for a term: of those that are not held out."""
-        return draw(self.memory.part(held=False), count, generator(self.seed, "explain", *where))
+    def explainable(self, count: int, where: Where, task: int | None = None) -> Tensor:
+        """Rows for a term: of those that are not held out, and of a task if one is given."""
+        rows = self.memory.part(held=False)
+        if task is not None:
+            rows, where = rows[self.memory.tensor("task")[rows] == task], (*where, "of", task)
+        return draw(rows, count, generator(self.seed, "explain", *where))
 
     def remembered(self, rows: Tensor, where: Where = (), how: Augment | None = None) -> Batch:
         x, y = self.memory.tensor("x")[rows], self.memory.tensor("y")[rows]

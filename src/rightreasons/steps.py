@@ -122,8 +122,15 @@ class Steps:
             )
         return self.underway
 
-    def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
-        """The learner's loss and its terms on one batch."""
+    def objective(
+        self,
+        stage: Stage,
+        terms: Sequence[Term],
+        where: Where,
+        batch: Batch,
+        task: int | None = None,
+    ) -> Tensor:
+        """The learner's loss and its terms on one batch; with ``task``, terms draw its rows."""
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
@@ -131,12 +138,12 @@ class Steps:
             out = self.net(batch.x, taps=taps_of(shared))
         loss = self.learner.loss(self.net, out, batch, stage)
         self.losses.note(TASK, loss, self.at, out, batch)
-        for value in self._terms(terms, out, batch, where):
+        for value in self._terms(terms, out, batch, where, task):
             loss = loss + value
         return loss
 
     def _terms(
-        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where
+        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where, task: int | None = None
     ) -> Iterator[Tensor]:
         """Each term times its weight. Terms that look at the same rows share a forward."""
         groups: dict[tuple[Any, ...], list[Term]] = {}
@@ -151,7 +158,9 @@ class Steps:
                 seen, rows = out.where(old), batch.where(old)
             else:
                 how = self.train.augment if group[0].view == "ignore" else None
-                rows = self.feed.explained(group[0].rows, where, how)
+                rows = self.feed.explained(group[0].rows, where, how, task)
+                if not len(rows.y):
+                    continue
                 seen = self._forward(group, rows)
             columns = self.feed.columns(rows.row)
             for term in group:

@@ -34,6 +34,7 @@ CASES = [
     if (name != "joint" or not term) and ("shared" not in term or name in REPLAYING)
 ]
 OPTIONS = {
+    "itaml": {"group": 4},
     "topic": {"anchor": 1.0, "minmax": 1.0, "margin": 2.0},
     "ewc": {"weight": 50.0},
     "bic": {"groups": "all"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,15 @@ from rightreasons.types import Batch, Out, Pool, Stage, Task
 REPLAYS = ("paired", "concat")
 SCOPES = ("all", "new")
 PARTS = ("all", "last_block", "head", "new_rows")  # of a net that a stage may train
+
+
+class Objective(Protocol):
+    """Loss and terms of a batch, or of a part of it.
+
+    With ``task``, terms that draw rows of memory draw those of that task alone, if there are any.
+    """
+
+    def __call__(self, batch: Batch, task: int | None = None) -> Tensor: ...
 
 
 @dataclass
@@ -109,7 +118,7 @@ class Learner:
         self,
         net: Net,
         batch: Batch,
-        objective: Callable[[Batch], Tensor],
+        objective: Objective,
         update: Callable[[Tensor], None],
     ) -> None:
         """One step on one batch: ``objective`` is loss and terms, ``update`` moves the weights."""
@@ -132,6 +141,20 @@ class Learner:
     def predict(self, net: Net, x: Tensor, out: Out, memory: Memory) -> Tensor:
         """Scores (B,C) of normalised images, given what the net said of them."""
         return out.logits
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of test images of one task that are given a task together, for learners that
+        first look for the task; the accuracy is measured for each number."""
+        return ()
+
+    def task_scores(self, out: Out) -> Tensor:
+        """(B,T): how well each task fits an image; for learners with `groups`."""
+        raise NotImplementedError
+
+    def predict_within(self, net: Net, x: Tensor, out: Out, memory: Memory, task: Tensor) -> Tensor:
+        """Scores (B,C) of images whose tasks (B,) are known, or were found by groups."""
+        return self.predict(net, x, out, memory)
 
 
 def cross_entropy(out: Out, batch: Batch, scope: str, old: int) -> Tensor:
