@@ -46,7 +46,7 @@ def evaluate(
         for name, value in _look(learner, net, feed, images, index).items():
             seen.setdefault(name, []).append(value)
     found = {name: torch.cat(parts) for name, parts in seen.items()}
-    for count in learner.groups:
+    for count in learner.continua:
         task_of = vote(found["task_scores"], of, count, feed)
         found[f"p{count}.correct"] = _told(learner, net, feed, images, task_of)
     net.train(was_training)
@@ -54,7 +54,7 @@ def evaluate(
     record: dict[str, Any] = {
         "accuracy": {
             how: _ratios(torch.bincount(of, found[f"{how}.correct"].double(), tasks), sizes)
-            for how in ("class", "task", "top5", *(f"p{count}" for count in learner.groups))
+            for how in ("class", "task", "top5", *(f"p{count}" for count in learner.continua))
         },
         "test_images": sizes.tolist(),
     }
@@ -77,14 +77,14 @@ def _look(
     scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
     owner = feed.task_of[: scores.shape[1]].to(feed.device)
     known = scores
-    if learner.groups:
+    if learner.continua:
         known = learner.predict_within(net, x, out, learner.memory, owner[y])
     within = known.masked_fill(owner[None] != owner[y][:, None], -math.inf)
     answers = {"class": scores.argmax(1), "task": within.argmax(1)}
     found = {f"{how}.correct": answer == y for how, answer in answers.items()}
     best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
     found["top5.correct"] = (best == y[:, None]).any(1)
-    if learner.groups:
+    if learner.continua:
         found["task_scores"] = learner.task_scores(out).detach()
     found["map"] = gradcam(net, out, y, target=TARGET)
     if images.masks is not None:

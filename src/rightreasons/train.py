@@ -34,7 +34,7 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
-from rightreasons.result import Result
+from rightreasons.result import GROUPS, Result
 from rightreasons.runs import EVERY, Run, Saved
 from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, pack, restore, set_state
@@ -395,10 +395,15 @@ class Loop(Steps):
 
 def _line(record: dict[str, Any], tasks: int) -> str:
     seen = over_images(record["accuracy"]["class"], record["test_images"])
+    grouped = "".join(
+        f" ({how[0]}={how[1:]}: {100 * over_images(row, record['test_images']):.1f} %)"
+        for how, row in record["accuracy"].items()
+        if GROUPS.fullmatch(how)
+    )
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}
     return (
-        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %  "
-        f"{losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
+        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %{grouped}"
+        f"  {losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
         f"  {record['seconds']:.1f} s"
     )

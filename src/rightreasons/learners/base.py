@@ -143,13 +143,13 @@ class Learner:
         return out.logits
 
     @property
-    def groups(self) -> tuple[int, ...]:
+    def continua(self) -> tuple[int, ...]:
         """Numbers of test images of one task that are given a task together, for learners that
         first look for the task; the accuracy is measured for each number."""
         return ()
 
     def task_scores(self, out: Out) -> Tensor:
-        """(B,T): how well each task fits an image; for learners with `groups`."""
+        """(B,T): how well each task fits an image; for learners with `continua`."""
         raise NotImplementedError
 
     def predict_within(self, net: Net, x: Tensor, out: Out, memory: Memory, task: Tensor) -> Tensor:

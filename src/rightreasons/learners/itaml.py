@@ -79,7 +79,7 @@ class ITAML(Learner):
             )
 
     @property
-    def groups(self) -> tuple[int, ...]:
+    def continua(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys((self.group, 1)))
 
     def stages(self, task: Task) -> list[Stage]:
