@@ -103,7 +103,7 @@ def vote(scores: Tensor, of: Tensor, count: int, feed: Feed) -> Tensor:
     last group of a task may be smaller.
     """
     given = torch.empty_like(of)
-    for task in of.unique().tolist():
+    for task in torch.unique(of).tolist():
         own = (of == task).nonzero().flatten()
         order = torch.randperm(len(own), generator=generator(feed.seed, "learner", "groups", task))
         for group in torch.split(own[order], count):

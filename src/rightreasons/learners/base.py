@@ -157,6 +157,13 @@ class Learner:
         return self.predict(net, x, out, memory)
 
 
+def check_params(name: str, params: str) -> None:
+    """Refuse parts of a net that there are not, for learners whose ``params`` is a field."""
+    for part in params.split("+"):
+        if part not in PARTS:
+            raise unknown(f"{name}.params", part, PARTS)
+
+
 def cross_entropy(out: Out, batch: Batch, scope: str, old: int) -> Tensor:
     """Over all classes seen, or over those that are not among the ``old`` first ones."""
     first = old if scope == "new" else 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.feed import Look
-from rightreasons.learners.base import Learner
+from rightreasons.learners.base import Learner, check_params
 from rightreasons.learners.distil import check_temperature, distil, frozen, taught
 from rightreasons.memory import Memory
 from rightreasons.nets.net import Net
@@ -40,6 +40,7 @@ class ICaRLFSCIL(Learner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_temperature(self.name, self.temperature)
+        check_params(self.name, self.params)
 
     def stages(self, task: Task) -> list[Stage]:
         return anchored(task, self.params)
@@ -75,6 +76,7 @@ class EEILFSCIL(Learner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_temperature(self.name, self.temperature)
+        check_params(self.name, self.params)
 
     def stages(self, task: Task) -> list[Stage]:
         return anchored(task, self.params)

@@ -99,7 +99,7 @@ class ITAML(Learner):
     ) -> None:
         before = weights_of(net)
         total = [torch.zeros_like(w) for w in before]
-        tasks = batch.task.unique().tolist()
+        tasks = torch.unique(batch.task).tolist()
         for task in tasks:
             if self.variant == "paper":
                 put(net, before)
@@ -150,7 +150,7 @@ class ITAML(Learner):
     def predict_within(self, net: Net, x: Tensor, out: Out, memory: Memory, task: Tensor) -> Tensor:
         """The classes of the task come first, by the adapted copy; the others below, by the net."""
         scores = out.logits.detach().clone()
-        for index in task.unique().tolist():
+        for index in torch.unique(task).tolist():
             chosen, own = task == index, self.owner_ == index
             found = self.adapted_[index](x[chosen]).logits[:, own]  # (b,q)
             rest = scores[chosen][:, ~own]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
-from rightreasons.learners.base import Learner
+from rightreasons.learners.base import Learner, check_params
 from rightreasons.learners.gas import (
     Gas,
     Rule,
@@ -79,6 +79,7 @@ class TOPIC(Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_params(self.name, self.params)
         check_choice(self, "reduction", ("mean", "sum"))
         check_choice(self, "target", ("node", "feature"))
         check_choice(self, "moves", ("new", "all"))

@@ -98,7 +98,8 @@ class Net(nn.Module):
         if not list(part.parameters()):
             named = list(self.module.named_modules())
             before = named[: [name for name, _ in named].index(path)]
-            return [name for name, m in before if list(m.parameters(recurse=False))][-1]
+            last: str = [name for name, m in before if list(m.parameters(recurse=False))][-1]
+            return last
         while type(part) is nn.Sequential:
             own = [pair for pair in part.named_children() if list(pair[1].parameters())]
             path, part = f"{path}.{own[-1][0]}", own[-1][1]
