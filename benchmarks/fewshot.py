@@ -29,18 +29,19 @@ def rates(*values: float) -> list[tuple[str, list[str]]]:
 
 
 TRIES: dict[str, list[tuple[str, list[str]]]] = {
-    "finetune": rates(3e-4, 1e-3),
-    "er": rates(3e-4, 1e-3, 3e-3),
-    "icarl-fscil": rates(1e-3, 3e-3),
-    "eeil-fscil": rates(1e-3, 3e-3),
+    "finetune": rates(1e-4, 3e-4),
+    "er": rates(1e-4, 3e-4, 1e-3),
+    "icarl-fscil": rates(3e-4, 1e-3),
+    "eeil-fscil": rates(3e-4, 1e-3),
     "topic": [
-        (f"lr {lr}, anchor {a}, minmax {m}",
-         [f"train.later.lr={lr}", f"topic.anchor={a}", f"topic.minmax={m}"])
-        for lr, a, m in ((3e-3, 0.5, 0.005), (1e-2, 0.5, 0.005), (3e-2, 0.5, 0.005),
-                         (1e-2, 0.05, 0.005), (1e-2, 0.05, 0.5))
+        (
+            f"lr {lr}, {epochs} epochs, anchor {anchor}",
+            [f"train.later.lr={lr}", f"train.later.epochs={epochs}", f"topic.anchor={anchor}"],
+        )
+        for lr, epochs, anchor in ((1e-3, 10, 0.5), (1e-3, 20, 0.5), (3e-3, 10, 0.1))
     ],
-    "itaml": rates(1e-3, 3e-3, 1e-2),
-}  # fmt: skip
+    "itaml": rates(3e-4, 1e-3),
+}
 
 
 def jobs(out: Path, learners: list[str]) -> dict[tuple[str, str, int], Job]:
