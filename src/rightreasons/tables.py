@@ -158,10 +158,10 @@ def sentences(found: Group) -> list[str]:
         (line, base, [100 * d for d in differences(line, base, "accuracy")])
         for line, base in found.pairs()
     ]
-    return [_sentence(line.label, base.label, gaps) for line, base, gaps in said if gaps]
+    return [sentence(line.label, base.label, gaps) for line, base, gaps in said if gaps]
 
 
-def _sentence(method: str, base: str, gaps: list[float]) -> str:
+def sentence(method: str, base: str, gaps: list[float]) -> str:
     n = len(gaps)
     if n < 2:
         return f"{method} against {base}: one seed says nothing about a difference."
