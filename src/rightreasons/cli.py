@@ -177,7 +177,7 @@ def study(
 ) -> None:
     """Fill a grid of matched runs, a small record each; then its tables and page, from records.
 
-    Runs that have a record are skipped, so a grid can be filled bit by bit, and on several machines:
+    Runs that have a record are skipped, so a grid can be filled bit by bit and on several machines:
     the same command goes on. First it tunes, by one rule for all sides, then it runs the rows.
 
     Example: rrr study --plan

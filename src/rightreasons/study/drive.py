@@ -48,7 +48,7 @@ class StudyJob(Job):
 def work(job: Job) -> None:
     """Train, write the record, and drop the checkpoints, which a finished run has no need of.
 
-    It happens in the worker: a record is there as soon as its run has ended, whoever else is killed.
+    In the worker: a record is there as soon as its run has ended, whoever else is killed.
     """
     assert isinstance(job, StudyJob) and job.planned is not None
     error = None
