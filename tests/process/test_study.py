@@ -110,17 +110,3 @@ def test_the_plan_counts_and_starts_nothing(tmp_path):
     assert done.returncode == 0 and "methods: 4 runs, 4 left, 0.01 hours" in done.stdout
     assert "about 0.00 hours with 2 at a time (0 of 4 by runs that are done" in done.stdout
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--only", "method"], "unknown part of study tiny 'method'; did you mean 'methods'?"),
-        (["--jobs", "0"], "--jobs is 0, expected at least 1"),
-        (["--weights", "nowhere"], "--weights nowhere is not a folder"),
-        (["--only", "methods"], "nothing is chosen yet for rrr on glyphs-spurious"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(tmp_path, more, says):
-    done = rrr(tmp_path, *more)
-    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr

@@ -116,7 +116,7 @@ def _run_parts(
         return
     begun = time.monotonic()
     jobs = make_jobs(left, folders, keep)
-    waiting = Counter(job.prefix for job in jobs if job.prefix)
+    waiting = Counter(job.prefix for job in jobs)
 
     def drop_prefix(job: Job) -> None:
         waiting[job.prefix] -= 1
@@ -136,7 +136,7 @@ def make_jobs(left: Sequence[Planned], folders: Folders, keep: bool = False) -> 
         StudyJob(
             run.config,
             folders.out / run.place,
-            prefix if many[prefix] > 1 else None,
+            prefix if many[prefix] > 1 or prefix.exists() else None,
             name=run.label,
             planned=run,
             records=folders.records,

@@ -51,6 +51,8 @@ class Row:
     method: str
     tuned: str | None = None
     """the side whose chosen value it takes"""
+    factor: float = 1.0
+    """multiplies the chosen value, where the row's loss has another unit than the side's"""
     words: list[str] = field(default_factory=list)
     against: list[str] = field(default_factory=list)
     """rows that it is compared with"""
@@ -232,7 +234,7 @@ class Study:
                 f"nothing is chosen yet for {row.tuned} on {benchmark}, which the rows of study "
                 f"{self.name} take; type rrr study {self.name} --only {TUNING}-{part}"
             )
-        return [*side.words, f"{side.key}={value}"]
+        return [*side.words, f"{side.key}={value * row.factor:.12g}"]
 
     def side(self, name: str) -> tuple[str, Side]:
         """A side and the part that it belongs to."""

@@ -66,6 +66,10 @@ class Activations(Term):
     def taps(self) -> tuple[str, ...]:
         return (self.target,)
 
+    @property
+    def pooled(self) -> bool:
+        return self.cells != "full"
+
     def maps(self, out: Out) -> Tensor:
         """(B,K,u,v), in as few cells as are kept."""
         full = out.maps[self.target]
