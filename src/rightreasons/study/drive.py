@@ -104,7 +104,7 @@ def _run_parts(
 ) -> None:
     if not plan:
         write_chosen(study, folders.records, folders.chosen)
-    chosen = read_chosen(folders.chosen)
+    chosen: Chosen = read_chosen(folders.chosen)
     if plan:
         chosen = _pretended(study, chosen)
     runs = [run for part in parts for run in study.runs(part, chosen)]

@@ -253,12 +253,18 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+=]+", "-", name).strip("-")
 
 
+def studies() -> dict[str, str]:
+    """The files of the studies that ship, by name."""
+    folder = resources.files("rightreasons") / "presets" / "studies"
+    found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return {name: found[name].read_text("utf-8") for name in sorted(found)}
+
+
 def load(name: str) -> Study:
     """A study that ships, by name, or a file of one."""
-    folder = resources.files("rightreasons") / "presets" / "studies"
-    shipped = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.is_file())
+    shipped = studies()
     if name in shipped:
-        text, title = (folder / f"{name}.yaml").read_text("utf-8"), name
+        text, title = shipped[name], name
     elif Path(name).suffix in (".yaml", ".yml") and Path(name).is_file():
         text, title = Path(name).read_text("utf-8"), Path(name).stem
     else:

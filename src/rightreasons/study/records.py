@@ -190,8 +190,11 @@ def find(base: Path, planned: Planned) -> Record | None:
     classes = classes_of(among)
     if digest(config, classes) == record.content["digest"]:
         return record
-    kept = record.content["config"]
-    different = differences(complete(kept), config)  # a newer version may know more keys
+    try:
+        today = complete(record.content["config"])  # an older version knew fewer keys
+    except UserError as error:
+        raise UserError(f"{path} is of another config ({error}); {MEND}") from error
+    different = differences(today, config)
     if classes != record.content["classes"]:
         different.append("stream.pool: other classes there")
     if different:
