@@ -162,6 +162,62 @@ def compare(
 
 
 @app.command
+def study(
+    name: str = "reasons",
+    *,
+    only: str = "",
+    out: Path = Path("runs/study"),
+    records: Path = Path("docs/results/records"),
+    jobs: int = 2,
+    plan: Annotated[bool, Parameter(negative="")] = False,
+    report: Annotated[bool, Parameter(negative="")] = False,
+    keep: Annotated[bool, Parameter(negative="")] = False,
+    data: Data = None,
+    weights: Path | None = None,
+) -> None:
+    """Fill a grid of matched runs, a small record each; then its tables and page, from records.
+
+    Runs that have a record are skipped, so a grid can be filled bit by bit and on several machines:
+    the same command goes on. First it tunes, by one rule for all sides, then it runs the rows.
+
+    Example: rrr study --plan
+
+    Example: rrr study --only tuning --data datasets --weights weights
+
+    Parameters
+    ----------
+    name
+        A study that ships, or a YAML file of one.
+    only
+        Parts, with commas between them; tuning: what must be tuned for all parts.
+    out
+        Folder of the runs; of a finished one the checkpoints are removed.
+    records
+        Folder of the records; beside it are tuned.json, what was chosen, and README.md, the page.
+    jobs
+        How many runs at a time, with one thread each.
+    plan
+        Print how many runs and hours are left, and end.
+    report
+        Write the page from the records, and end.
+    keep
+        Keep the checkpoints of finished runs.
+    weights
+        Folder of the files that net.weights names (default: RRR_WEIGHTS, then the data's).
+    """
+    from rightreasons.study.drive import Folders, run_study
+
+    _place(data)
+    if weights is not None:
+        if not weights.is_dir():
+            raise UserError(f"--weights {weights} is not a folder; pass the one with the files")
+        os.environ["RRR_WEIGHTS"] = str(weights.absolute())
+    parts = [word for word in only.split(",") if word]
+    folders = Folders(out, records)
+    run_study(name, parts, folders, jobs, plan=plan, report=report, keep=keep)
+
+
+@app.command
 def predict(run: Path, images: list[Path], *, pictures: Path | None = None, top: int = 3) -> None:
     """Classify images with a finished run, and say where the model looked.
 
@@ -395,7 +451,7 @@ def main() -> None:
 
 def _again() -> str:
     """The command to go on with, if it is one that goes on."""
-    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend"):
+    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend", "study"):
         return f"; go on with: {shlex.join(['rrr', *sys.argv[1:]])}"
     return ""
 

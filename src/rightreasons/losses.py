@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rightreasons.errors import UserError
+from rightreasons.errors import Diverged
 from rightreasons.learners.base import Learner
 from rightreasons.nets.net import Net
 from rightreasons.state import pack
@@ -72,10 +72,10 @@ class Losses:
         if len(bad):
             raise self._refusal(noted[int(bad[0])])
 
-    def _refusal(self, one: Noted) -> UserError:
+    def _refusal(self, one: Noted) -> Diverged:
         which, remedies = self._cause(one)
         lr = f"train.lr={one.at.lr / 10:.3g}"
-        return UserError(
+        return Diverged(
             f"the {which} is {float(one.value)} in task {one.at.task} at step {one.at.step} (epoch "
             f"{one.at.epoch}, lr {one.at.lr:.3g}); nothing of that step was saved; type "
             f"{', or '.join([*remedies, lr, 'train.clip=1'])}"
@@ -107,7 +107,7 @@ class Losses:
 def check_weights(net: Net, at: At) -> None:
     """Refuse weights that are NaN or infinite: the loss can be finite and its gradient not."""
     if not all(torch.stack([p.isfinite().all() for p in net.parameters()]).tolist()):
-        raise UserError(
+        raise Diverged(
             f"the weights are not finite after step {at.step} of task {at.task} (epoch {at.epoch}, "
             f"lr {at.lr:.3g}), though the losses are; nothing of that step was saved; type "
             f"train.lr={at.lr / 10:.3g}, or train.clip=1"

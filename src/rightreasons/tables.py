@@ -189,11 +189,11 @@ def sentences(found: Group) -> list[str]:
         for key in groups(line.finished[0].numbers if line.finished else ()) or ["accuracy"]:
             gaps = [100 * d for d in differences(line, base, key)]
             how = "" if key == "accuracy" else f" (p={key[1:]})"
-            said += [_sentence(f"{line.label}{how}", f"{base.label}{how}", gaps)] if gaps else []
+            said += [sentence(f"{line.label}{how}", f"{base.label}{how}", gaps)] if gaps else []
     return said
 
 
-def _sentence(method: str, base: str, gaps: list[float]) -> str:
+def sentence(method: str, base: str, gaps: list[float]) -> str:
     n = len(gaps)
     if n < 2:
         return f"{method} against {base}: one seed says nothing about a difference."
