@@ -401,9 +401,10 @@ def test_a_term_is_named_with_its_weight(tiny_stream, tiny_net, tiny_train, monk
     real = rr.Evidence.__call__
     monkeypatch.setattr(rr.Evidence, "__call__", lambda *a: real(*a) / 0)
     learner = rr.ER(memory=rr.Memory(6)) + rr.Evidence(rows=4, weight=0.5)
-    with pytest.raises(rr.UserError, match=r"the evidence loss is (inf|nan) in task 2 at step 1 "):
+    said = r"the evidence loss, times its weight of 0.5, is (inf|nan) in task 2 at step 1 "
+    with pytest.raises(rr.UserError, match=said):
         rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
-    losses = Losses(learner)
+    losses = Losses(learner, tiny_net)
     losses.note("evidence", torch.tensor(float("inf")), At(2, 1, 1, 0.1))
     with pytest.raises(rr.UserError, match="type evidence.weight=0.05, or train.lr=0.01"):
         losses.look()

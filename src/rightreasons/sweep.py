@@ -35,7 +35,7 @@ from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import read_config, whole, write
+from rightreasons.runfiles import load_json, read_config, whole, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -61,16 +61,25 @@ def run_seeds(
     first = resolve(benchmark, method, overrides)
     if seeds < 1:
         raise UserError(f"--seeds is {seeds}, expected at least 1")
+    _check_out(out)
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
         folder = out if out and seeds == 1 else folder_of(config, out)
         _run_one(config, folder, checkpoint)
 
 
+def _check_out(out: Path | None) -> None:
+    """Refuse a folder for runs that is, or is below, a file."""
+    there = next((path for path in (out, *out.parents) if path.exists()), None) if out else None
+    if there is not None and not there.is_dir():
+        raise UserError(f"{there} is a file, expected a folder; pass another --out")
+
+
 def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoint: int) -> None:
     """``RUN@task3``, with other keys from there on."""
     from rightreasons.branch import branch
 
+    _check_out(out)
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
     for path in made.maps:
@@ -154,8 +163,11 @@ def compare(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    if table is not None and table.is_dir():
+        raise UserError(f"--table {table} is a folder, expected a file such as {table}/table.md")
     if table is not None and not table.absolute().parent.is_dir():
         raise UserError(f"--table {table} is in a folder that does not exist; make it first")
+    _check_out(out)
     carried = {term for method in methods for term in split_method(method)[1]}
     for word in overrides:
         section = word.split(".")[0]
@@ -327,6 +339,6 @@ def _tasks(config: dict[str, Any]) -> int:
 def _records(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return [load_json(line) for line in lines]
     except (OSError, ValueError):  # not there yet, or damaged: the run will write it anew
         return []
