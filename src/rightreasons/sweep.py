@@ -75,6 +75,11 @@ def _check_out(out: Path | None) -> None:
         raise UserError(f"{there} is a file, expected a folder; pass another --out")
 
 
+def _check_interval(checkpoint: int | None) -> None:
+    if checkpoint is not None and checkpoint < 1:
+        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
+
+
 def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoint: int) -> None:
     """``RUN@task3``, with other keys from there on."""
     from rightreasons.branch import branch
@@ -113,10 +118,7 @@ def execute(
     from rightreasons.runs import EVERY, Run
     from rightreasons.train import fit
 
-    checkpoint = EVERY if checkpoint is None else checkpoint
-    if checkpoint < 1:
-        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
-
+    _check_interval(checkpoint)
     if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
         threads = _recorded_threads(folder) or torch.get_num_threads()
         config = config | {"train": config["train"] | {"threads": threads}}
@@ -135,7 +137,7 @@ def execute(
         progress=show,
         prefix=prefix,
         start=start,
-        checkpoint=checkpoint,
+        checkpoint=EVERY if checkpoint is None else checkpoint,
     )
     return True
 
@@ -168,6 +170,7 @@ def compare(
     if table is not None and not table.absolute().parent.is_dir():
         raise UserError(f"--table {table} is in a folder that does not exist; make it first")
     _check_out(out)
+    _check_interval(checkpoint)
     carried = {term for method in methods for term in split_method(method)[1]}
     for word in overrides:
         section = word.split(".")[0]

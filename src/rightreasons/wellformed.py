@@ -55,7 +55,7 @@ def misfit(value: Any, form: Any, where: str = "") -> str:
     """The first place that has another form: a type, a dictionary with keys, a list of one form."""
     if isinstance(form, type):
         fits = type(value) is form if form is int else isinstance(value, form)
-        return "" if fits else f"{where}: it is a {type(value).__name__}, no {form.__name__}"
+        return "" if fits else f"{where}: {type(value).__name__}, expected {form.__name__}"
     if isinstance(form, list):
         if not isinstance(value, list):
             return misfit(value, list, where)
@@ -71,6 +71,6 @@ def misfit(value: Any, form: Any, where: str = "") -> str:
 def _check(path: Path, wrong: str, where: str = "") -> None:
     if wrong:
         raise UserError(
-            f"{path} is whole, and no checkpoint of a run ({where}{wrong}); put the run's own file "
-            "back, or remove it"
+            f"{path} is whole, but not a checkpoint of a run ({where}{wrong}); put the run's own "
+            "file back, or remove it"
         )
