@@ -457,9 +457,8 @@ def test_a_term_is_named_with_its_weight(tiny_stream, tiny_net, tiny_train, monk
     with pytest.raises(rr.UserError, match=said):
         rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
     losses = Losses(learner, tiny_net)
-    losses.note("evidence", torch.tensor(float("inf")), At(2, 1, 1, 0.1))
     with pytest.raises(rr.UserError, match="type evidence.weight=0.05, or train.lr=0.01"):
-        losses.look()
+        losses.note("evidence", torch.tensor(float("inf")), At(2, 1, 1, 0.1))
 
 
 def test_a_weight_that_makes_a_finite_loss_infinite_is_named(tiny_stream, tiny_net, tiny_train):
