@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
+)
 
 from rightreasons import __version__
 from rightreasons.errors import Stopped, UserError, printable
@@ -434,8 +441,7 @@ def main() -> None:
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        sentence = " ".join(str(error).split()).rstrip(".")
-        _end(2, f"{sentence}; rrr --help lists commands, rrr COMMAND --help its words")
+        _end(2, _misread(error))
     except UserError as error:
         _end(2, str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
@@ -447,6 +453,24 @@ def main() -> None:
     except KeyboardInterrupt as error:
         number = error.signal if isinstance(error, Stopped) else int(signal.SIGINT)
         _end(128 + number, f"{str(error) or 'stopped'}{_again()}")
+
+
+def _misread(error: CycloptsError) -> str:
+    """Words that are not a command's, in one sentence that names the page with its words."""
+    command = " ".join(["rrr", *(error.command_chain or ())])
+    sentence = " ".join(str(error).split())
+    option = error.argument.name if error.argument is not None else ""
+    if isinstance(error, CoercionError) and error.token is not None and error.target_type is int:
+        sentence = f"{option} is {error.token.value!r}, expected a whole number"
+    elif isinstance(error, MissingArgumentError):
+        typed = any(word.partition("=")[0] == option for word in sys.argv)
+        word = f"a value after {option}" if typed else option.lstrip("-").upper()  # as in the help
+        sentence = f"{command} needs {word}"
+    elif type(error) is UnusedCliTokensError:
+        sentence = f"{command} does not take {shlex.join(error.unused_tokens or ())}"
+    if not sentence.endswith("..."):
+        sentence = sentence.removesuffix(".")
+    return f"{sentence}; {command} --help shows {'its words' if error.command_chain else 'all'}"
 
 
 def _again() -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rightreasons.errors import UserError
 from rightreasons.feed import Feed
 from rightreasons.keep import balance
 from rightreasons.learners.base import Learner
@@ -53,7 +54,7 @@ class Steps:
         self.device = pick_device(train.device)
         cut = train.augment.cut if train.augment else None
         self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
-        self.losses = Losses(learner)
+        self.losses = Losses(learner, net)
         self.steps = 0  # of the task
         self.at = At(1, 0, 1, train.lr)
         self.underway: Underway | None = None
@@ -115,8 +116,14 @@ class Steps:
                 chosen = balance(self.learner, self.net, self.feed, task)
             self.underway = Underway(number, chosen, updates)
         else:
-            for update, state in zip(updates, saved["optimisers"], strict=True):
-                update.optimiser.load_state_dict(state)
+            try:
+                for update, state in zip(updates, saved["optimisers"], strict=True):
+                    update.optimiser.load_state_dict(state)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"the optimiser of a checkpoint does not fit this run ({error}); remove the "
+                    "checkpoint, or pass another --out"
+                ) from error
             self.underway = Underway(
                 number, saved["balanced"], updates, saved["epoch"], saved["step"]
             )
@@ -165,7 +172,7 @@ class Steps:
             columns = self.feed.columns(rows.row)
             for term in group:
                 value = term(self.net, seen, rows, columns)
-                self.losses.note(term.name, value, self.at)
+                self.losses.note(term.name, value, self.at, weight=term.weight)
                 yield term.weight * value
 
     def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
@@ -184,7 +191,7 @@ class Steps:
             torch.default_generator.manual_seed(draw)  # dropout
             batch = self.feed.remembered(rows, (*where, step), how)
             value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
-            self.losses.note(term.name, value, self.at)
+            self.losses.note(term.name, value, self.at, weight=term.weight)
             update(where, term.weight * value)
 
 

@@ -37,7 +37,7 @@ from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
 from rightreasons.reports.check import damage
-from rightreasons.runfiles import read_config, whole, write
+from rightreasons.runfiles import load_json, read_config, whole, write
 from rightreasons.tables import compared, markdown, single
 
 WORKERS = 2
@@ -64,16 +64,30 @@ def run_seeds(
     first = resolve(benchmark, method, overrides)
     if seeds < 1:
         raise UserError(f"--seeds is {seeds}, expected at least 1")
+    _check_out(out)
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
         folder = out if out and seeds == 1 else folder_of(config, out)
         _run_one(config, folder, checkpoint)
 
 
+def _check_out(out: Path | None) -> None:
+    """Refuse a folder for runs that is, or is below, a file."""
+    there = next((path for path in (out, *out.parents) if path.exists()), None) if out else None
+    if there is not None and not there.is_dir():
+        raise UserError(f"{there} is a file, expected a folder; pass another --out")
+
+
+def _check_interval(checkpoint: int | None) -> None:
+    if checkpoint is not None and checkpoint < 1:
+        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
+
+
 def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoint: int) -> None:
     """``RUN@task3``, with other keys from there on."""
     from rightreasons.branch import branch
 
+    _check_out(out)
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
     for path in made.maps:
@@ -107,10 +121,7 @@ def execute(
     from rightreasons.runs import EVERY, Run
     from rightreasons.train import fit
 
-    checkpoint = EVERY if checkpoint is None else checkpoint
-    if checkpoint < 1:
-        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
-
+    _check_interval(checkpoint)
     if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
         threads = _recorded_threads(folder) or torch.get_num_threads()
         config = config | {"train": config["train"] | {"threads": threads}}
@@ -129,7 +140,7 @@ def execute(
         progress=show,
         prefix=prefix,
         start=start,
-        checkpoint=checkpoint,
+        checkpoint=EVERY if checkpoint is None else checkpoint,
     )
     return True
 
@@ -157,8 +168,12 @@ def compare(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    if table is not None and table.is_dir():
+        raise UserError(f"--table {table} is a folder, expected a file such as {table}/table.md")
     if table is not None and not table.absolute().parent.is_dir():
         raise UserError(f"--table {table} is in a folder that does not exist; make it first")
+    _check_out(out)
+    _check_interval(checkpoint)
     carried = {term for method in methods for term in split_method(method)[1]}
     for word in overrides:
         section = word.split(".")[0]
@@ -374,4 +389,4 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     whole_ones = [line for k, line in enumerate(lines) if not damage(line, k)]
-    return [json.loads(line) for line in whole_ones]
+    return [load_json(line) for line in whole_ones]

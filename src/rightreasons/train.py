@@ -44,6 +44,7 @@ from rightreasons.types import Stage, Task
 from rightreasons.watch import watch
 
 LOOK = 20  # steps between two looks at the losses
+MISFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)  # another run's state
 
 
 def fit(
@@ -219,7 +220,7 @@ class Loop(Steps):
             if saved.step is not None:
                 self.resumed, self.steps = saved.step, saved.step["steps"]
                 self.losses.load(saved.step["losses"], self.device)
-        except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        except MISFIT as error:
             raise UserError(
                 f"a checkpoint does not fit this run ({why(error)}); pass another --out"
             ) from error
@@ -333,11 +334,14 @@ class Loop(Steps):
 
     def _load_prefix(self, path: Path) -> float:
         saved = load_checkpoint(path)
-        restore(self.net, saved["net"]).to(self.device).train()
-        set_state(self.learner, saved["learner"], self.net)
-        self.losses.load(saved["losses"], self.device)
-        self.steps, self.resumed = saved["steps"], None
-        seconds = float(saved["seconds"])
+        try:
+            restore(self.net, saved["net"]).to(self.device).train()
+            set_state(self.learner, saved["learner"], self.net)
+            self.losses.load(saved["losses"], self.device)
+            self.steps, self.resumed = int(saved["steps"]), None
+            seconds = float(saved["seconds"])
+        except MISFIT as error:
+            raise UserError(f"{path} does not fit this run ({why(error)}); remove it") from error
         self.begun = time.perf_counter() - seconds
         return seconds
 

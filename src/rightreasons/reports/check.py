@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from rightreasons.reports.measures import groups
+from rightreasons.runfiles import load_json
 
 DRIFT = ("cosine", "iou", "displacement")
 COUNTS = ("tp", "fp", "fn", "tn")
@@ -15,7 +15,7 @@ COUNTS = ("tp", "fp", "fn", "tn")
 def damage(line: str, k: int) -> str:
     """What is wrong with the record of task k (from 0), in a few words; nothing if it is whole."""
     try:
-        record = json.loads(line)
+        record = load_json(line)
     except ValueError:
         return "it is not valid JSON"
     if not isinstance(record, dict):

@@ -51,6 +51,8 @@ def place(folders: Sequence[str | Path], out: str | Path | None) -> Path:
     """Where the page goes."""
     if not folders:
         raise UserError("no folder of runs was given; type for example rrr report runs")
+    if out is None and not Path(folders[0]).is_dir():
+        raise UserError(f"{folders[0]} is not a folder; pass one that rrr run or compare wrote")
     target = Path(folders[0]) / "report" if out is None else Path(out)
     if target.suffix.lower() not in (".html", ".htm"):
         target = target / "report.html"
