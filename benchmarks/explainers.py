@@ -68,21 +68,27 @@ def shown(run: Path, count: int, target: str, steps: int) -> None:
     found = {name: in_parts(call, model.net, x, y) for name, call in calls.items()}
     if images.masks is not None:
         masks = middle(images.masks[images.positions(index)], model.cut)
-        area = masks.float().mean()
-        print(f"the object covers {100 * area:.0f} % of the pixels\n")
+        masked = masks.flatten(1).any(1)  # an image may lack its mask
+        area = 100 * masks[masked].float().mean()
+        print(f"{int(masked.sum())} have a mask; the object covers {area:.0f} % of their pixels\n")
         print("| explainer | peak on the object | share of the map on it |\n|---|--:|--:|")
         for name, maps in found.items():
-            hit, share = point(maps, masks)
+            hit, share = point(maps[masked], masks[masked])
             print(f"| {name} | {100 * hit.float().mean():.0f} % | {100 * share.mean():.0f} % |")
     print("\n| explainer | uint8 | float16 |\n|---|--:|--:|")
-    if model.net.pooled_linear:
-        found["evidence"] = in_parts(lambda net, x, y: evidence(net, x), model.net, x, y)
     for name, maps in found.items():
-        lost = [
-            float((decode(*encode(maps, dtype), maps) - maps).abs().mean() / maps.abs().mean())
-            for dtype in ("uint8", "float16")
-        ]
+        lost = [rounding(maps, dtype) for dtype in ("uint8", "float16")]
         print(f"| {name} | {lost[0]:.1e} | {lost[1]:.1e} |")
+    if model.net.pooled_linear:
+        maps = in_parts(lambda net, x, y: evidence(net, x), model.net, x, y)
+        lost = [rounding(maps, dtype, squared=True) for dtype in ("uint8", "float16")]
+        print(f"| evidence, squared | {lost[0]:.1e} | {lost[1]:.1e} |")
+
+
+def rounding(maps: Tensor, dtype: str, squared: bool = False) -> float:
+    """The loss right after storing, a mean over cells, as a share of the mean absolute map."""
+    gap = (decode(*encode(maps, dtype), maps) - maps).abs()
+    return float((gap.square() if squared else gap).mean() / maps.abs().mean())
 
 
 def in_parts(call: Explainer, net: rr.Net, x: Tensor, y: Tensor) -> Tensor:
