@@ -3,7 +3,8 @@
     python benchmarks/report.py
 
 On made-up runs of 20 tasks with 96 px pictures and 8x8 maps: 20 runs for size and opening, 100 for
-writing. Seconds by the clock count what other programs take; seconds of computing do not. Opening needs the extra ``browser`` and chromium; without them that row says so.
+writing. Seconds by the clock count what other programs take; seconds of computing do not. Opening
+needs the extra ``browser`` and chromium; without them that row says so.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def opening(page: Path) -> str:
             context.close()
         browser.close()
     first, whole, busy = (min(column) for column in zip(*times, strict=True))
-    return f"opened in {first:.2f} s, all of it drawn in {whole:.2f} s, {busy:.2f} s of them computing"
+    return f"opened in {first:.2f} s, all drawn in {whole:.2f} s, {busy:.2f} s of them computing"
 
 
 def main() -> None:

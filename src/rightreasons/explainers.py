@@ -255,4 +255,3 @@ def content_keys(x: Tensor) -> Tensor:
     rows = x.detach().cpu().contiguous().numpy()
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
     return torch.tensor([int.from_bytes(d, "little") >> 1 for d in digests])
-

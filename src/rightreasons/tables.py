@@ -235,7 +235,7 @@ def settings(found: Group) -> Table:
     order = "drawn by the seed" if order == "seed" else order
     note = f"Class order: {order if isinstance(order, str) else 'given by name'}."
     if any(line.runs[0].settings.get("train.replay", 0) is None for line in found.lines):
-        note += " No replay batch of its own (-): as many rows as new images, where rows are replayed."
+        note += " Replay batch -: as many rows as new images, where rows are replayed."
     return Table("settings", head, rows, note, [_anchor(line) for line in found.lines])
 
 
