@@ -281,7 +281,8 @@ def explain(
     from rightreasons.explainers import EXPLAINERS
     from rightreasons.use import explain_images
 
-    names = list(EXPLAINERS) if explainers == "all" else explainers.split(",")
+    names = [word.strip() for word in explainers.split(",")]
+    names = list(EXPLAINERS) if names == ["all"] else names
     explain_images(run, images, names, tasks, of, target, out)
 
 

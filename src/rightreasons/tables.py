@@ -193,6 +193,9 @@ def sentences(found: Group) -> list[str]:
     return said
 
 
+ENOUGH = 5  # seeds for a claim
+
+
 def sentence(method: str, base: str, gaps: list[float]) -> str:
     n = len(gaps)
     if n < 2:
@@ -201,9 +204,10 @@ def sentence(method: str, base: str, gaps: list[float]) -> str:
     says = f"{method} against {base}: accuracy {mean(gaps):+.1f} points over {n} matched seeds"
     if low <= 0 <= high:
         return f"{says}; the interval {low:+.1f} to {high:+.1f} includes zero, so nothing is shown."
-    word = "gain" if low > 0 else "loss"
-    few = "" if n >= 5 else f", though {n} seeds are few"
-    return f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero: a {word}{few}."
+    says = f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero"
+    if n < ENOUGH:
+        return f"{says}, but {n} seeds are few: below {ENOUGH} nothing is claimed."
+    return f"{says}: a {'gain' if low > 0 else 'loss'}."
 
 
 def _herding(found: Group) -> str:
@@ -262,6 +266,8 @@ def settings(found: Group) -> Table:
     order = found.config.get("stream", {}).get("order", "as given")
     order = "drawn by the seed" if order == "seed" else order
     note = f"Class order: {order if isinstance(order, str) else 'given by name'}."
+    if any(line.runs[0].settings.get("train.replay", 0) is None for line in found.lines):
+        note += " Replay batch -: as many rows as new images, where rows are replayed."
     return Table("settings", head, rows, note, [_anchor(line) for line in found.lines])
 
 

@@ -153,6 +153,16 @@ class Loop(Steps):
     def check(self) -> None:
         """Refuse before training what would fail later."""
         net, x = self._probe()
+        try:
+            with torch.no_grad():
+                net(x)
+        except UserError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            raise UserError(
+                f"{net.name} refuses images of {x.shape[2]}x{x.shape[3]} ({why(error)}); choose "
+                "another size or another net"
+            ) from error
         self.learner.check(net, self.stream)
         for term in self.learner.terms:
             term.check(net, x)

@@ -84,7 +84,7 @@ def explain_images(
     """One picture: an image a row, or one a task's checkpoint; an explainer a column."""
     if tasks not in ("last", "all") and not tasks.isdecimal():
         raise UserError(f"--tasks is {tasks!r}, expected last, all, or the number of a task")
-    if out.suffix.lower() != ".png" or not out.absolute().parent.is_dir():
+    if out.suffix.lower() != ".png" or out.is_dir() or not out.absolute().parent.is_dir():
         raise UserError(f"--out is {out}, expected a .png file in a folder that exists")
     chosen: list[int | None] = [None if tasks in ("last", "all") else int(tasks)]
     if tasks == "all":  # a folder without checkpoints is refused by load
@@ -101,12 +101,17 @@ def explain_images(
     for i, image in enumerate(images):
         said = [f"{w}{e.names[i]} {100 * e.confidence[i]:.1f} %" for w, e in found]
         print(printable(f"{image}: {'; '.join(said)}"))
-    draw_explanations(found, out)
+    draw_explanations(found, out, of)
     print(printable(f"picture: {out}"))
 
 
-def draw_explanations(found: Sequence[tuple[str, Explanations]], path: Path) -> None:
-    """Maps over the grey image, side by side; each map is bright where it is largest."""
+def draw_explanations(
+    found: Sequence[tuple[str, Explanations]], path: Path, of: str | None = None
+) -> None:
+    """Maps over the grey image, side by side; each map is bright where it is largest.
+
+    ``of`` is the class explained where that is not the predicted one.
+    """
     from matplotlib.figure import Figure
 
     explainers = list(found[0][1].maps)
@@ -117,22 +122,24 @@ def draw_explanations(found: Sequence[tuple[str, Explanations]], path: Path) -> 
     for (word, e, i), (plain, *others) in zip(rows, axes, strict=True):
         pixels = e.images[i].transpose(1, 2, 0)
         plain.imshow(pixels)
-        plain.set_title(f"{word}{_short(e.names[i])}\n{100 * e.confidence[i]:.1f} %", fontsize=9)
+        said = f"{word}{_short(e.names[i])}\n{100 * e.confidence[i]:.1f} %"
+        plain.set_title(said, fontsize=9, parse_math=False)  # a class may be called $x$
         for name, axis in zip(explainers, others, strict=True):
             saliency = e.maps[name][i].clip(min=0)
-            top = max(
-                float(np.quantile(saliency, 0.995)), 1e-12
-            )  # a lone pixel would hide the rest
+            # a lone pixel would hide the rest
+            top = max(float(np.quantile(saliency, 0.995)), 1e-12)
             axis.imshow(pixels.mean(2), cmap="gray", vmin=0, vmax=255)
             axis.imshow(saliency, cmap="inferno", alpha=0.7, vmin=0, vmax=top)
-            axis.set_title(name, fontsize=9)
+            title = name if of is None else f"{name}\nof {_short(of)}"
+            axis.set_title(title, fontsize=9, parse_math=False)
     for axis in axes.flat:
         axis.set_axis_off()
     figure.savefig(path, dpi=110)
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else f"{name[:23]}…"
+    name = printable(name)
+    return name if len(name) <= 20 else f"{name[:19]}…"
 
 
 def extend_run(run: Path, folder: Path, out: Path | None) -> None:

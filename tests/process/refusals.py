@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
 import shlex
 import shutil
@@ -92,6 +94,31 @@ def world(folder: Path, rrr) -> None:
     (folder / "odd" / "a" / "1.png").write_bytes(b"no image")
     (folder / "odd" / "a" / "2.png").write_bytes(b"none either")
     (folder / "weights.pt").write_bytes(b"no weights")
+    (folder / "folder.png").mkdir()
+    image = (folder / "new" / "class-0" / "0.png").read_bytes()
+    (folder / "cut.png").write_bytes(image[: len(image) // 2])
+    bad_weights(folder)
+
+
+class Harmful:
+    """Would make a folder where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("was-here",)
+
+
+def bad_weights(folder: Path) -> None:
+    import torch
+
+    from rightreasons.nets.zoo import torchvision_model
+
+    state = torchvision_model("squeezenet1_1").state_dict()
+    wrong = {"features.0.weight": torch.zeros(2, 2), "features.0.bias": torch.zeros(1)}
+    torch.save(state | wrong, folder / "shapes.pth")
+    data = (folder / "shapes.pth").read_bytes()
+    (folder / "cut.pth").write_bytes(data[: len(data) // 2])
+    torch.save({"features.0.weight": Harmful()}, folder / "code.pth")
+    (folder / "code.pkl").write_bytes(pickle.dumps(Harmful()))
 
 
 def page() -> str:

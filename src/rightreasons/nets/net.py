@@ -137,17 +137,12 @@ class Net(nn.Module):
         with ExitStack() as hooks:  # hooks live for this call only
             for tap in dict.fromkeys(tap for tap in taps if tap != INPUT):
                 layer = self._layer(tap)
-                handle = layer.register_forward_hook(_catch_output(caught, tap))
+                handle = layer.register_forward_hook(_catch_output(caught, tap, self.path(tap)))
                 hooks.callback(handle.remove)
             handle = self.head.register_forward_pre_hook(_catch_input(caught))
             hooks.callback(handle.remove)
             logits = self.module(x)
-        if not isinstance(logits, Tensor) or logits.ndim != 2:
-            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UserError(
-                f"{self.name} returns {what}, expected logits of shape (B,C); wrap it so that it "
-                "does"
-            )
+        check_logits(logits, self.name)
         for tap in taps:
             if tap not in caught:
                 raise UserError(
@@ -174,7 +169,10 @@ class Net(nn.Module):
         """Widen the head to so many classes: old rows kept, new ones drawn as nn.Linear does."""
         head, old = self.head, self.classes
         if classes < old:
-            raise UserError(f"the head has {old} rows and cannot shrink to {classes}")
+            raise UserError(
+                f"the head has {old} rows and cannot shrink to {classes}; a net that is to learn "
+                "starts without classes, so leave out keep_head"
+            )
         if classes == old:
             return
         bound = head.in_features**-0.5
@@ -247,12 +245,22 @@ def out_of_place(module: nn.Module) -> nn.Module:
     return module
 
 
-def _catch_output(caught: dict[str, tuple[Tensor, int]], tap: str) -> Callable[..., None]:
+def check_logits(found: object, name: str) -> None:
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        what = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise UserError(
+            f"{name} returns {what}, expected logits of shape (B,C); wrap it so that it does"
+        )
+
+
+def _catch_output(
+    caught: dict[str, tuple[Tensor, int]], tap: str, path: str
+) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if not isinstance(output, Tensor) or output.ndim != 4:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"layer {tap!r} gives {shape}, expected maps of shape (B,K,u,v); "
+                f"layer {path!r} gives {shape}, expected maps of shape (B,K,u,v); "
                 "choose a convolutional layer as target"
             )
         caught[tap] = (output, output._version)

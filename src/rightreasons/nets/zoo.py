@@ -144,6 +144,8 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
             "state dict that torch.save wrote"
         ) from None
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(v, Tensor) for name, v in content.items()
+    ):
         raise UserError(f"{path} holds no state dict, expected tensors by name")
     return content
