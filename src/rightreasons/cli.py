@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -67,6 +68,7 @@ def run(
     out: Path | None = None,
     seeds: int = 1,
     checkpoint: int = 200,
+    profile: bool = False,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -92,8 +94,11 @@ def run(
         Run so many seeds one after the other, from `seed` on.
     checkpoint
         Steps between two checkpoints inside a task: so many are lost, at most, if all goes wrong.
+    profile
+        Say at the end where the time went.
     """
     from rightreasons.sweep import run_branch, run_seeds
+    from rightreasons.timing import profiled
 
     _place(data)
     given = [word for word in (benchmark, method, *overrides) if word is not None]
@@ -106,13 +111,19 @@ def run(
                 f"{what} goes with a run of its own; --from has benchmark, method and seed of its "
                 "run, type key=value words alone"
             )
-        run_branch(from_, words, out, checkpoint)
-        return
-    if len(given) < 2:
+        train = partial(run_branch, from_, words, out, checkpoint)
+    elif len(given) < 2:
         raise UserError(
             f"rrr run has {len(given)} of two names; type for example rrr run glyphs-small er+rrr"
         )
-    run_seeds(words[0], words[1], words[2:], out, seeds, checkpoint)
+    else:
+        train = partial(run_seeds, words[0], words[1], words[2:], out, seeds, checkpoint)
+    if not profile:
+        train()
+        return
+    with profiled() as clock:
+        train()
+    print(clock.words())
 
 
 @app.command

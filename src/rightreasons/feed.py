@@ -13,6 +13,7 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream
+from rightreasons.timing import DATA, span
 from rightreasons.types import Batch, Images, Stage, Task, Where
 
 CHUNK = 256  # images a forward that trains nothing
@@ -101,7 +102,9 @@ class Feed:
                 by = generator(self.seed, "replay", *where, step)
                 rows = draw(mixed, train.replay or train.batch, by)
             assert train.augment is not None
-            yield self._mixed(images, index, rows, train.augment, (*where, step))
+            with span(DATA):
+                batch = self._mixed(images, index, rows, train.augment, (*where, step))
+            yield batch
 
     def _mixed(
         self, images: Images, index: Tensor, rows: Tensor, how: Augment, where: Where
@@ -131,7 +134,8 @@ class Feed:
 
     def explained(self, count: int, where: Where, how: Augment | None) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""
-        return self.remembered(self.explainable(count, where), where, how)
+        with span(DATA):
+            return self.remembered(self.explainable(count, where), where, how)
 
     def explainable(self, count: int, where: Where) -> Tensor:
         """Rows for a term: of those that are not held out."""

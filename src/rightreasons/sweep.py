@@ -37,6 +37,7 @@ from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
 from rightreasons.runfiles import read_config, whole, write
 from rightreasons.tables import compared, markdown, single
+from rightreasons.timing import LOADING, span
 
 WORKERS = 2
 
@@ -99,10 +100,11 @@ def execute(
 
     ``prefix`` holds or gets the first task.
     """
-    import torch
+    with span(LOADING):
+        import torch
 
-    from rightreasons.runs import EVERY, Run
-    from rightreasons.train import fit
+        from rightreasons.runs import EVERY, Run
+        from rightreasons.train import fit
 
     checkpoint = EVERY if checkpoint is None else checkpoint
     if checkpoint < 1:
@@ -114,8 +116,9 @@ def execute(
     run = Run(folder, config)
     if run.check() and run.finished:
         return False
-    parts = build(config)
-    net, stream = parts.load()
+    with span(LOADING):
+        parts = build(config)
+        net, stream = parts.load()
     fit(
         parts.learner,
         net,
