@@ -297,6 +297,30 @@ def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: 
     print(f"page: {target}; tables and figures beside it; open it with a browser")
 
 
+@app.command
+def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
+    """Measure how fast this is on this machine: ratios, as a Markdown table.
+
+    One thread, CPU time, pairs in turns in one process, ratio of medians with its 95 % interval.
+    All of it takes more than an hour; a section some minutes.
+
+    Example: rrr bench hand tasks --pairs 50
+
+    Parameters
+    ----------
+    only
+        Sections: terms, hand, avalanche, tasks, maps, herding, fisher, learners, evaluation,
+        growth, memory, start (default: all).
+    pairs
+        Alternated pairs of each ratio; fewer give a wider interval.
+    out
+        Also write the table to this file.
+    """
+    from rightreasons.bench import bench as measure
+
+    measure(list(only), pairs, out)
+
+
 @app.command(name="list")
 def list_(*, paper: bool = False) -> None:
     """Name benchmarks, learners, terms, explainers, nets and data sources.
