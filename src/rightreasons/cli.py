@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -74,6 +75,7 @@ def run(
     out: Path | None = None,
     seeds: int = 1,
     checkpoint: int = 200,
+    profile: bool = False,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -99,8 +101,11 @@ def run(
         Run so many seeds one after the other, from `seed` on.
     checkpoint
         Steps between two checkpoints inside a task: so many are lost, at most, if all goes wrong.
+    profile
+        Say at the end where the time went.
     """
     from rightreasons.sweep import run_branch, run_seeds
+    from rightreasons.timing import profiled
 
     _place(data)
     given = [word for word in (benchmark, method, *overrides) if word is not None]
@@ -113,13 +118,19 @@ def run(
                 f"{what} goes with a run of its own; --from has benchmark, method and seed of its "
                 "run, type key=value words alone"
             )
-        run_branch(from_, words, out, checkpoint)
-        return
-    if len(given) < 2:
+        train = partial(run_branch, from_, words, out, checkpoint)
+    elif len(given) < 2:
         raise UserError(
             f"rrr run has {len(given)} of two names; type for example rrr run glyphs-small er+rrr"
         )
-    run_seeds(words[0], words[1], words[2:], out, seeds, checkpoint)
+    else:
+        train = partial(run_seeds, words[0], words[1], words[2:], out, seeds, checkpoint)
+    if not profile:
+        train()
+        return
+    with profiled() as clock:
+        train()
+    print(clock.words())
 
 
 @app.command
@@ -348,6 +359,30 @@ def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: 
     if not charts.available():
         print(charts.MISSING)
     print(f"page: {target}; tables and figures beside it; open it with a browser")
+
+
+@app.command
+def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
+    """Measure how fast this is on this machine: ratios, as a Markdown table.
+
+    One thread, CPU time, pairs in turns in one process, ratio of medians with its 95 % interval.
+    All of it takes more than an hour; a section some minutes.
+
+    Example: rrr bench hand tasks --pairs 50
+
+    Parameters
+    ----------
+    only
+        Sections: terms, hand, avalanche, tasks, maps, herding, fisher, learners, evaluation,
+        growth, memory, start (default: all).
+    pairs
+        Alternated pairs of each ratio; fewer give a wider interval.
+    out
+        Also write the table to this file.
+    """
+    from rightreasons.bench import bench as measure
+
+    measure(list(only), pairs, out)
 
 
 @app.command(name="list")

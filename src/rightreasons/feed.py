@@ -13,6 +13,7 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream
+from rightreasons.timing import DATA, span
 from rightreasons.types import Batch, Images, Stage, Task, Where
 
 CHUNK = 256  # images a forward that trains nothing
@@ -103,8 +104,10 @@ class Feed:
             assert train.augment is not None
             apart = rows if stage.pool.plain else rows[:0]
             joined = rows[: len(rows) - len(apart)]
-            batch = self._mixed(images, index, joined, train.augment, (*where, step))
-            yield batch.join(self.remembered(apart)) if len(apart) else batch
+            with span(DATA):
+                batch = self._mixed(images, index, joined, train.augment, (*where, step))
+                batch = batch.join(self.remembered(apart)) if len(apart) else batch
+            yield batch
 
     def _mixed(
         self, images: Images, index: Tensor, rows: Tensor, how: Augment, where: Where
@@ -136,7 +139,8 @@ class Feed:
         self, count: int, where: Where, how: Augment | None, task: int | None = None
     ) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""
-        return self.remembered(self.explainable(count, where, task), where, how)
+        with span(DATA):
+            return self.remembered(self.explainable(count, where, task), where, how)
 
     def explainable(self, count: int, where: Where, task: int | None = None) -> Tensor:
         """Rows for a term: of those that are not held out, and of a task if one is given."""

@@ -16,10 +16,12 @@ from rightreasons.config import check_types, make
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
+from rightreasons.timing import BACKWARD, OPTIMISER, span
 from rightreasons.types import Stage, Task, Where
 
 THREADS = 1024  # the system refuses so many, in its own way
 OPTIMISERS = ("radam", "sgd", "adamw")
+PRECISIONS = ("float32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Train:
     """by default a crop of 4 pixels, and a flip if the data allows it"""
     later: dict[str, Any] = field(default_factory=dict)
     """what is different from the second task on, such as {batch: 10, lr: 0.002}"""
+    precision: str = "float32"
+    """of the forward: float32, or bf16 where the hardware has it; losses and maps stay float32"""
+    compile: bool = False
+    """torch.compile for the parts of the net that hold neither head nor tapped layer"""
     device: str = "auto"
     threads: int | None = None
     """CPU threads; results are equal bit by bit at an equal number"""
@@ -58,6 +64,8 @@ class Train:
         check_types(self, "train")
         if self.optimiser not in OPTIMISERS:
             raise unknown("train.optimiser", self.optimiser, OPTIMISERS)
+        if self.precision not in PRECISIONS:
+            raise unknown("train.precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch", "replay", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -75,7 +83,8 @@ class Train:
         if self.nesterov and not self.momentum:
             raise UserError("train.nesterov needs momentum; type train.momentum=0.9")
         if self.later:
-            make(Train, self.later, "train.later", later={}, device="auto", threads=None)
+            once = {"device": "auto", "threads": None, "compile": False}  # for a whole run
+            make(Train, self.later, "train.later", later={}, **once)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch."""
@@ -129,19 +138,21 @@ class Updater:
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr or train.rate(epoch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if train.noise:
-            by = generator(self.seed, "gradient", *where)
-            add_noise(self.parameters, noise_level(train.noise, epoch), by)
-        for p, rows in self.held:
-            if p.grad is not None:
-                p.grad[: len(rows)] = 0
-        if train.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, train.clip)
-        self.optimiser.step()
-        with torch.no_grad():  # weight decay moves what has no gradient, too
+        with span(BACKWARD):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with span(OPTIMISER):
+            if train.noise:
+                by = generator(self.seed, "gradient", *where)
+                add_noise(self.parameters, noise_level(train.noise, epoch), by)
             for p, rows in self.held:
-                p[: len(rows)] = rows
+                if p.grad is not None:
+                    p.grad[: len(rows)] = 0
+            if train.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, train.clip)
+            self.optimiser.step()
+            with torch.no_grad():  # weight decay moves what has no gradient, too
+                for p, rows in self.held:
+                    p[: len(rows)] = rows
 
 
 def noise_level(noise: float, epoch: int) -> float:
@@ -185,3 +196,21 @@ def pick_device(name: str) -> torch.device:
         raise UserError(
             f"train.device is {name!r}, which torch cannot use here ({why}); type train.device=auto"
         ) from None
+
+
+def check_precision(name: str, device: torch.device) -> None:
+    """Refuse bf16 where it is emulated: on a CPU without it a step takes many times as long."""
+    if name == "bf16" and not has_bf16(device):
+        raise UserError(
+            f"train.precision is bf16, which this {device.type} only emulates, many times slower; "
+            "type train.precision=float32"
+        )
+
+
+def has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        has = torch.cpu.get_capabilities()
+        return bool(has.get("avx512_bf16") or has.get("amx_bf16") or has.get("bf16"))
+    return True

@@ -20,10 +20,11 @@ from rightreasons.keep import balance
 from rightreasons.learners.base import Learner
 from rightreasons.losses import TASK, At, Losses
 from rightreasons.nets.net import Net
-from rightreasons.optimise import Train, Updater, pick_device, training
+from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
 from rightreasons.randomness import key
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
+from rightreasons.timing import FORWARD, LOSS, OWN_FORWARD, span
 from rightreasons.types import Batch, Out, Stage, Task, Where
 
 
@@ -52,6 +53,7 @@ class Steps:
         self.learner, self.net, self.train, self.seed = learner, net, train, seed
         self.memory = learner.memory
         self.device = pick_device(train.device)
+        check_precision(train.precision, self.device)
         cut = train.augment.cut if train.augment else None
         self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
         self.losses = Losses(learner, net)
@@ -141,9 +143,10 @@ class Steps:
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
-        with self.net.frozen_statistics() if frozen else nullcontext():
-            out = self.net(batch.x, taps=taps_of(shared))
-        loss = self.learner.loss(self.net, out, batch, stage)
+        with span(FORWARD):
+            out = self._see(batch.x, shared, frozen)
+        with span(LOSS):
+            loss = self.learner.loss(self.net, out, batch, stage)
         self.losses.note(TASK, loss, self.at, out, batch)
         for value in self._terms(terms, out, batch, where, task):
             loss = loss + value
@@ -171,14 +174,26 @@ class Steps:
                 seen = self._forward(group, rows)
             columns = self.feed.columns(rows.row)
             for term in group:
-                value = term(self.net, seen, rows, columns)
+                with span(term.name):
+                    value = term(self.net, seen, rows, columns)
                 self.losses.note(term.name, value, self.at, weight=term.weight)
                 yield term.weight * value
 
     def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
         """A forward for terms alone."""
-        with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
-            return self.net(batch.x, taps=taps_of(terms))
+        name = OWN_FORWARD.format("+".join(term.name for term in terms))
+        with span(name):
+            return self._see(batch.x, terms, terms[0].frozen)
+
+    def _see(self, x: Tensor, terms: Sequence[Term], frozen: bool) -> Out:
+        """What the net says of images, in the run's precision, given on in float32."""
+        with self.net.frozen_statistics() if frozen else nullcontext():
+            if self.train.precision == "float32":
+                return self.net(x, taps=taps_of(terms))
+            with torch.autocast(self.device.type, torch.bfloat16):
+                out = self.net(x, taps=taps_of(terms))
+        maps = {tap: value.float() for tap, value in out.maps.items()}
+        return Out(out.logits.float(), out.z.float(), maps)
 
     def rehearse(self, term: Term, update: Updater, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""

@@ -39,6 +39,7 @@ from rightreasons.registry import TERMS, split_method
 from rightreasons.reports.check import damage
 from rightreasons.runfiles import load_json, read_config, whole, write
 from rightreasons.tables import compared, markdown, single
+from rightreasons.timing import LOADING, span
 
 WORKERS = 2
 LOOK = 1.0  # seconds between two looks at how far runs are
@@ -116,10 +117,11 @@ def execute(
 
     ``prefix`` holds or gets the first task.
     """
-    import torch
+    with span(LOADING):
+        import torch
 
-    from rightreasons.runs import EVERY, Run
-    from rightreasons.train import fit
+        from rightreasons.runs import EVERY, Run
+        from rightreasons.train import fit
 
     _check_interval(checkpoint)
     if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
@@ -128,8 +130,9 @@ def execute(
     run = Run(folder, config)
     if run.check() and run.finished:
         return False
-    parts = build(config)
-    net, stream = parts.load()
+    with span(LOADING):
+        parts = build(config)
+        net, stream = parts.load()
     fit(
         parts.learner,
         net,

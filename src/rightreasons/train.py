@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.losses import check_weights
 from rightreasons.metrics import over_images
+from rightreasons.nets.compiled import compile_parts, eager
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
@@ -40,6 +41,7 @@ from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.steps import Steps, taps_of
 from rightreasons.streams import Stream
+from rightreasons.timing import AFTER, CHECKPOINTS, MEMORY, PICTURES, TESTING, span
 from rightreasons.types import Stage, Task
 from rightreasons.watch import watch
 
@@ -190,6 +192,8 @@ class Loop(Steps):
             )
         with torch.no_grad():  # a layer without maps is refused here
             net(x, taps=[TARGET, *taps_of(self.learner.terms)])
+        if self.train.compile:
+            compile_parts(self.net, {TARGET, *taps_of(self.learner.terms)})
 
     def _probe(self) -> tuple[Net, Tensor]:
         """A copy of the net with a head of a few classes, and as many images, to try terms on."""
@@ -259,13 +263,23 @@ class Loop(Steps):
             trained = time.perf_counter() - self.begun
             if self.prefix is not None and task.index == 0:
                 self._save_prefix(self.prefix, trained)
+        with eager() if self.train.compile else nullcontext():
+            self._close(task, trained)
+            if self.folder is not None:
+                self._save(self.folder, task)
+        self.steps = 0
+
+    def _close(self, task: Task, trained: float) -> None:
+        """After the training of a task: memory, the learner's own, and the task's record."""
         losses = self.losses.means()
         self.net.eval()
         fresh = None
         if self.learner.remembers:
-            fresh = keep(self.learner, self.net, self.feed, task)
-        self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
-        with torch.no_grad():
+            with span(MEMORY):
+                fresh = keep(self.learner, self.net, self.feed, task)
+        with span(AFTER):
+            self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
+        with span(TESTING), torch.no_grad():
             record = evaluate(self.learner, self.net, self.feed, task, self.probes)
         record |= {
             "task": task.index + 1,
@@ -278,13 +292,16 @@ class Loop(Steps):
             "seconds_a_step": trained / self.steps,
         }
         self.records.append(record)
-        self.steps = 0
-        if self.folder is not None:
+
+    def _save(self, folder: Run, task: Task) -> None:
+        """What the run's folder gets when a task has ended."""
+        with span(PICTURES):
             with torch.no_grad():
                 watched = watch(self.learner, self.net, self.feed, task)
-            self.folder.save_maps(task.index + 1, watched)
+            folder.save_maps(task.index + 1, watched)
+        with span(CHECKPOINTS):
             state = get_state(self.learner)
-            self.folder.save(
+            folder.save(
                 task.index + 1,
                 {
                     "net": pack(self.net),
@@ -372,7 +389,8 @@ class Loop(Steps):
                 reporter.at(place, self.steps - told, self.losses.means())
                 told = self.steps
             if self.folder is not None and (self.steps % self.every == 0 or self.request.signal):
-                self.checkpoint()
+                with span(CHECKPOINTS):
+                    self.checkpoint()
             if self.request.signal:
                 raise Stopped(
                     self.request.signal, f"after step {self.steps} of task {task.index + 1}"
