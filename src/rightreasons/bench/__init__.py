@@ -1,4 +1,4 @@
-"""`rrr bench`: how fast this is, as ratios measured in one process; docs/performance.md has them."""
+"""`rrr bench`: how fast this is, in ratios measured in one process (docs/performance.md)."""
 
 from __future__ import annotations
 

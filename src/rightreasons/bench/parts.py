@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -102,16 +103,15 @@ def fisher_literally(net: Net, batch: Batch) -> dict[str, Tensor]:
 
 def fisher_rows(pairs: int) -> Iterator[Row]:
     few = max(pairs // 4, 3)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 3, 32, 32, generator=draw), torch.arange(32) % 10
+    batch = Batch(x, y, torch.zeros_like(y), torch.full_like(y, -1))
     for name, bar in (("resnet20", 0.7), ("resnet8", None), ("resnet18-cifar", None)):
         net = make_net(name)
         net.grow(10)
         net.eval()
-        draw = torch.Generator().manual_seed(0)
-        x, y = torch.randn(32, 3, 32, 32, generator=draw), torch.arange(32) % 10
-        batch = Batch(x, y, torch.zeros_like(y), torch.full_like(y, -1))
-        ratio = compare(
-            lambda: fisher_literally(net, batch), lambda: fisher(net, [batch]), few, warm=1
-        )
+        ways = partial(fisher_literally, net, batch), partial(fisher, net, [batch])
+        ratio = compare(*ways, few, warm=1)
         yield Row(f"{name}: Fisher of 32 images / one by one ({few} pairs)", ratio, bar)
 
 
@@ -124,16 +124,12 @@ def evaluation_rows(pairs: int) -> Iterator[Row]:
     unmasked = (replace(task, test=replace(task.test, masks=None)) for task in data)
     bare.stream = replace(data, tasks=tuple(unmasked))
     for what, fed, bar in (("accuracy and drift", bare, 1.1), ("with pointing game", feed, 1.3)):
-
-        def ours(fed: Feed = fed) -> None:
-            with torch.no_grad():
-                evaluate(loop.learner, net, fed, data[4], dict(probes))
-
         probes: dict[str, Tensor] = {}
         with torch.no_grad():
             for task in data:
                 evaluate(loop.learner, net, fed, task, probes)
-        ratio = compare(lambda: forward(net, feed, images), ours, pairs, warm=1)
+            test = partial(evaluate, loop.learner, net, fed, data[4], probes)
+            ratio = compare(partial(forward, net, feed, images), test, pairs, warm=1)
         yield Row(f"{what}: testing all classes seen / a forward", ratio, bar)
 
 

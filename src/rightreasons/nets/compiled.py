@@ -57,5 +57,5 @@ def _closed_parts(
 
 
 def eager() -> AbstractContextManager[object]:
-    """No compiled code inside: evaluation and the like would each compile a variant of their own."""
+    """No compiled code inside: evaluation and the like would each compile a variant."""
     return torch.compiler.set_stance("force_eager")
