@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from rightreasons.bench.pairs import Call, compare, flops
 from rightreasons.bench.rig import begun, epochs, pictures, steps
 from rightreasons.bench.table import Row
+from rightreasons.learners.base import Learner
 from rightreasons.learners.er import ER
 from rightreasons.memory import Memory
 from rightreasons.nets import net as make_net
@@ -46,7 +47,7 @@ def by_hand(name: str, data: Stream, loop: Loop, batch: int) -> Call:
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            for index in torch.randperm(len(x)).split(batch):
+            for index in torch.split(torch.randperm(len(x)), batch):
                 rows = torch.randint(len(old_x), (batch,))
                 yield torch.cat([x[index], old_x[rows]]), torch.cat([y[index], old_y[rows]])
 
@@ -81,40 +82,41 @@ def task_rows(pairs: int) -> Iterator[Row]:
         "er+rrr": ER(memory=Memory(2000)) + RRR(target="last_block", view="shared"),
         "er+evidence": ER(memory=Memory(2000)) + Evidence(view="shared"),
     }.items():
-        second, last = (begun(learner, "resnet8", data, task, 16, learn=False) for task in (1, 19))
+        second = steps(begun(learner, "resnet8", data, 1, 16, learn=False), 1)
+        last = steps(begun(learner, "resnet8", data, 19, 16, learn=False), 19)
         bar = 1.05 if what == "er" else None
-        both = steps(second, 1), steps(last, 19)
-        yield Row(f"{what}: step at task 20 / task 2", compare(*both, pairs), bar)
+        yield Row(f"{what}: step at task 20 / task 2", compare(second, last, pairs), bar)
 
 
 def growth_rows(pairs: int) -> Iterator[Row]:
     """Each size doubled, the others as they are."""
-    few = max(pairs // 10, 5)
 
-    def er(rows: int = 1000) -> ER:
+    def er(rows: int = 1000) -> Learner:
         return ER(memory=Memory(rows))
 
-    def evidence() -> ER:
-        return er() + Evidence(view="shared")  # type: ignore[return-value]
+    def last(learner: Learner, data: Stream, batch: int = 16) -> Call:
+        task = len(data) - 1
+        return steps(begun(learner, "resnet8", data, task, batch, learn=False), task)
 
+    def epoch(data: Stream) -> Call:
+        return epochs(begun(er(), "resnet8", data, 1, 25, learn=False), 1)
+
+    few = max(pairs // 10, 5)
     once, twice = (pictures(2, 20, train=n) for n in (25, 50))
-    both = (epochs(begun(er(), "resnet8", d, 1, 25, learn=False), 1) for d in (once, twice))
-    yield Row("images x 2: an epoch", compare(*both, few, warm=1))
-    narrow, wide = (pictures([n - 10, 10], n, train=10) for n in (100, 200))
-    for what, learner in (("er", er()), ("er+evidence", evidence())):
-        both = (steps(begun(learner, "resnet8", d, 1, 16, learn=False), 1) for d in (narrow, wide))
-        yield Row(f"classes x 2 (100 to 200): a step of {what}", compare(*both, pairs))
-    some, many = (pictures(n, 2 * n, train=20) for n in (10, 20))
-    both = (
-        steps(begun(er(), "resnet8", d, len(d) - 1, 16, learn=False), len(d) - 1)
-        for d in (some, many)
-    )
-    yield Row("tasks x 2 (10 to 20): a step of the last", compare(*both, pairs))
-    rows = pictures([90, 10], 100, train=40)
-    both = (steps(begun(er(n), "resnet8", rows, 1, 16, learn=False), 1) for n in (1000, 2000))
-    yield Row("memory rows x 2 (1,000 to 2,000): a step", compare(*both, pairs))
-    small, large = (pictures([90, 10], 100, train=4, size=n) for n in (32, 45))
-    both = (steps(begun(evidence(), "resnet8", d, 1, 8, learn=False), 1) for d in (small, large))
-    yield Row(
-        "map cells and pixels x 2 (32 to 45 px): a step of er+evidence", compare(*both, pairs)
-    )
+    more = compare(epoch(once), epoch(twice), few, warm=1)
+    yield Row(f"images x 2: an epoch ({few} pairs)", more)
+    once, twice = (pictures([n - 10, 10], n, train=10) for n in (100, 200))
+    more = compare(last(er(), once), last(er(), twice), pairs)
+    yield Row("classes x 2 (100 to 200): a step of er", more)
+    evidence = er() + Evidence(view="shared")
+    more = compare(last(evidence, once), last(evidence, twice), pairs)
+    yield Row("classes x 2 (100 to 200): a step of er+evidence", more)
+    once, twice = (pictures(n, 2 * n, train=20) for n in (10, 20))
+    more = compare(last(er(), once), last(er(), twice), pairs)
+    yield Row("tasks x 2 (10 to 20): a step of the last", more)
+    once = pictures([90, 10], 100, train=40)
+    more = compare(last(er(1000), once), last(er(2000), once), pairs)
+    yield Row("memory rows x 2 (1,000 to 2,000): a step", more)
+    once, twice = (pictures([90, 10], 100, train=4, size=n) for n in (32, 45))
+    more = compare(last(evidence, once, 8), last(evidence, twice, 8), pairs)
+    yield Row("pixels and map cells x 2 (32 to 45 px): a step of er+evidence", more)

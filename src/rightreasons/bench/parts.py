@@ -62,7 +62,7 @@ def map_rows(pairs: int) -> Iterator[Row]:
 def herd_literally(z: Tensor, y: Tensor, count: int) -> Tensor:
     """Algorithm 4 of iCaRL as it stands: every candidate of every pick looked at."""
     chosen: list[int] = []
-    for label in y.unique().tolist():
+    for label in sorted(set(y.tolist())):
         own = (y == label).nonzero().flatten().tolist()
         phi = F.normalize(z[own], dim=1)
         mean = phi.mean(0)

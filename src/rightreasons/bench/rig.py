@@ -8,6 +8,8 @@ import torch
 
 from rightreasons.augment import Augment
 from rightreasons.bench.pairs import Call
+from rightreasons.feed import Look
+from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.nets import net as make_net
 from rightreasons.optimise import Train
@@ -52,14 +54,11 @@ def begun(learner: Learner, net: str, data: Stream, task: int, batch: int, learn
     here = data[task]
     loop.net.grow(here.seen, generator(0, "head", task))
     loop.net.to(loop.device).train()
-    loop.learner.begin(loop.net, here, loop.memory)
+    loop.learner.begin(loop.net, here, loop.memory, Look(loop.feed, loop.net, here))
     return loop
 
 
 def _remember(loop: Loop, task: int) -> None:
-    from rightreasons.feed import Look
-    from rightreasons.keep import keep
-
     here = loop.stream[task]
     loop.net.grow(here.seen, generator(0, "head", task))
     loop.net.eval()

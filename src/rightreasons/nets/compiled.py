@@ -7,7 +7,7 @@ may grow and a hook may come and go, and nothing is compiled anew.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ def _closed_parts(
             yield path, child
 
 
-def eager() -> AbstractContextManager[object]:
+@contextmanager
+def eager() -> Iterator[None]:
     """No compiled code inside: evaluation and the like would each compile a variant."""
-    return torch.compiler.set_stance("force_eager")
+    with torch.compiler.set_stance("force_eager"):
+        yield
