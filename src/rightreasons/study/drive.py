@@ -112,7 +112,11 @@ def _run_parts(
     left = [run for run in runs if run not in done]
     for line in summary(parts, runs, done, workers):
         console.print(line, soft_wrap=True)
-    if plan or not left:
+    if plan:
+        return
+    if not keep:
+        tidy(list(done), left, folders.out)
+    if not left:
         return
     begun = time.monotonic()
     jobs = make_jobs(left, folders, keep)
@@ -126,6 +130,16 @@ def _run_parts(
     run_all(jobs, workers, work, drop_prefix)
     hours = (time.monotonic() - begun) / 3600
     console.print(f"{len(jobs)} runs in {hours:.2f} hours; records: {folders.records}")
+
+
+def tidy(done: Sequence[Planned], left: Sequence[Planned], out: Path) -> None:
+    """Remove what a command that was killed could not: checkpoints of runs that have a record."""
+    needed = {prefix_of(run.config, out) for run in left}
+    for run in done:
+        shutil.rmtree(out / run.place / "checkpoints", ignore_errors=True)
+        prefix = prefix_of(run.config, out)
+        if prefix not in needed:
+            prefix.unlink(missing_ok=True)
 
 
 def make_jobs(left: Sequence[Planned], folders: Folders, keep: bool = False) -> list[StudyJob]:
