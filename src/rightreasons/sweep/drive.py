@@ -59,14 +59,14 @@ def drive(pool: Pool, jobs: Sequence[Job], done: Work) -> None:
             board.look(running)
             for job, error in ended:
                 running.remove(job)
-                board.end(job, error)
-                if error is None:
-                    done(job)
-                    continue
                 everybodys = not board.finished and not isinstance(error, Diverged)
-                if everybodys or not isinstance(error, UserError):
+                if error is not None and (everybodys or not isinstance(error, UserError)):
                     raise error
-                errors[job] = error
+                board.end(job, error)
+                if isinstance(error, UserError):
+                    errors[job] = error
+                else:
+                    done(job)
     if errors:
         raise Failures(errors, len(jobs))
 

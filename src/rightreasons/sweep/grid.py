@@ -71,10 +71,10 @@ def read_grid(words: Sequence[str]) -> Grid:
         if key in ("seed", VALIDATION):
             instead = "--seeds N" if key == "seed" else f"{VALIDATION}={SHARE}"
             raise UserError(f"{word!r} is nothing to choose among; type {instead}")
-        if key in axes or len(set(values)) < len(values):
-            raise UserError(f"{word!r} names a key or a value twice; name each once")
         if "" in values:
             raise UserError(f"{word!r} has an empty value; type values with commas between them")
+        if key in axes or len(set(values)) < len(values):
+            raise UserError(f"{word!r} names a key or a value twice; name each once")
         axes[key] = values
     if not axes:
         raise UserError(
