@@ -1,4 +1,4 @@
-"""``rrr compare --on ray`` as a user types it: stopped, its workers killed, without a shared folder.
+"""``rrr compare --on ray`` as a user types it: stopped, workers killed, without a shared folder.
 
 All runs end with the bits that they have on this machine alone.
 """
@@ -6,6 +6,8 @@ All runs end with the bits that they have on this machine alone.
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +30,8 @@ if not Path("/proc/self/fd").exists():
 
 METHODS = ["finetune", "er", "er+rrr"]
 WORDS = [*TINY, "train.epochs=6"]  # 12 steps a task
+NO_MOUNT = 9
+TRIES = 5  # Ray gives its processes 30 s to start, which a busy machine may not have
 
 
 @pytest.fixture
@@ -37,8 +41,7 @@ def compare(tmp_path):
 
     def begin(*more):
         words = ["compare", "glyphs-small", *more, *WORDS, "--checkpoint", 1, "--out", "runs"]
-        how = {"cwd": tmp_path, "start_new_session": True}
-        children.append(start(*words, "--on", "ray", **how))
+        children.append(start(*words, "--on", "ray", cwd=tmp_path, start_new_session=True))
         return children[-1]
 
     yield begin
@@ -122,36 +125,47 @@ def test_runs_on_a_cluster_survive_ctrl_c_and_dead_workers(compare, tmp_path):
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
+def elsewhere(tmp_path, monkeypatch):
     """The address of a cluster for which the folder of the runs is another, empty one."""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no command unshare")
     (tmp_path / "runs").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_MODE", "token")
+    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_TOKEN", secrets.token_hex(32))
+    for _ in range(TRIES):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        head = start_head(tmp_path, port)
+        if head is not None:
+            break
+    else:
+        raise AssertionError((tmp_path / "head.log").read_text("utf-8"))
+    yield f"127.0.0.1:{port}"
+    head.terminate()
+    head.wait(60)
+
+
+def start_head(folder, port):
+    """The first machine of a cluster, once it is up; None if Ray has given up."""
     ray = f"{sys.executable} -m ray.scripts.scripts start --head --block --num-cpus=1"
     script = (
-        f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/runs && touch {tmp_path}/runs/other || exit 9\n"
+        f"mount -t tmpfs -o size=1m tmpfs '{folder}/runs' || exit {NO_MOUNT}\n"
         f"exec {ray} --port={port} --include-dashboard=false --disable-usage-stats"
     )
-    head = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", script],
-        env=ENVIRONMENT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        for _ in range(10 * PATIENCE):
-            if head.poll() is not None:
-                pytest.skip("this user cannot mount a tmpfs for some processes alone")
-            with socket.socket() as probe:
-                if not probe.connect_ex(("127.0.0.1", port)):
-                    break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        head.terminate()
-        head.wait(60)
+    log = folder / "head.log"
+    with log.open("wb") as sink:
+        command = ["unshare", "--mount", "sh", "-c", script]
+        how = {"env": ENVIRONMENT, "start_new_session": True, "stdout": sink, "stderr": sink}
+        head = subprocess.Popen(command, **how)
+    while "Ray runtime started" not in log.read_text("utf-8"):
+        code = head.poll()
+        if code == NO_MOUNT:
+            pytest.skip("this user cannot mount a tmpfs for some processes alone")
+        if code is not None:
+            return None
+        time.sleep(0.1)
+    return head
 
 
 def test_a_worker_without_the_shared_folder_hands_its_run_over(elsewhere, compare, tmp_path):

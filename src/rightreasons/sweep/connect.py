@@ -19,7 +19,7 @@ from typing import Any
 from rightreasons.errors import UserError, printable
 
 ANSWER = 5.0  # seconds that an address has to answer in
-JOIN = 60.0  # seconds that a cluster has to let us in
+JOIN = 120.0  # seconds that a cluster has to let us in
 QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 # Ray tries again for minutes, in native code that hears no signal: a process can be ended
 TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -67,18 +67,27 @@ def connected(address: str | None) -> Iterator[Any]:
     before = signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, of its future versions
-        try:
-            if address is None:
-                ray.init(address="local", include_dashboard=False, **QUIET)
-            else:
-                ray.init(address=address, **QUIET)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(_nobody(address or "this machine", _last(str(error)))) from None
+        if address is None:
+            _start(ray)
+        else:
+            ray.init(address=address, **QUIET)
     signal.signal(signal.SIGTERM, before)  # Ray has put its own there, which only exits
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any) -> None:
+    try:
+        ray.init(address="local", include_dashboard=False, **QUIET)
+    except Exception as error:
+        if type(error) not in (Exception, RuntimeError, ConnectionError):  # what Ray raises here
+            raise
+        raise UserError(
+            f"Ray did not start on this machine ({_last(str(error))}); type the command once more, "
+            "or leave out --on ray"
+        ) from None
 
 
 def _try(address: str) -> None:
@@ -94,6 +103,11 @@ def _try(address: str) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(_nobody(address, f"no answer in {JOIN:.0f} s")) from None
     except subprocess.CalledProcessError as error:
+        if re.search("InvalidAuthToken|AuthenticationError", error.stderr):
+            raise UserError(
+                f"the Ray cluster at {address} asks for its token; set RAY_AUTH_MODE=token and "
+                "RAY_AUTH_TOKEN to what ray get-auth-token prints on its first machine"
+            ) from None
         raise UserError(_nobody(address, _last(error.stderr))) from None
 
 

@@ -115,8 +115,8 @@ def choose_in_grid(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     check_out(out)
     check_interval(checkpoint)
-    where.check()
     configs = _configs(benchmark, method, grid, seeds)
+    where.check()
     first = configs[grid.tries[0]][0]
     base = (out or Path("runs") / "sweep" / name_of(first)) / method
     jobs = _jobs(configs, base, checkpoint)

@@ -34,8 +34,8 @@ def compare(
     _check(methods, overrides, seeds, table)
     check_out(out)
     check_interval(checkpoint)
-    where.check()
     configs = _configs(benchmark, methods, overrides, seeds)
+    where.check()
     folders = [folder_of(config, out) for config in configs]
     base = folders[0].parent.parent
     shared = prefixes(configs, base) if share else [None] * len(configs)
