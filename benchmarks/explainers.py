@@ -3,7 +3,7 @@
     python benchmarks/explainers.py [--pairs 200] [--net resnet8]
     python benchmarks/explainers.py --run RUN [--images 64] [--target last_block] [--steps 6]
 
-The first form measures steps by the protocol of `step.py`. The second takes test images of the
+The first form measures steps by the protocol of `rrr bench`. The second takes test images of the
 run's own data: the sanity check, the pointing game where there are masks, and what rounding to
 uint8 and float16 takes of a map, right after storing. ``--target`` is the layer of Grad-CAM in the
 pointing game and the storage.
@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from step import flops, measure, ratio
-from step import steps as training
 from torch import Tensor
 
 import rightreasons as rr
 from rightreasons.augment import middle
+from rightreasons.bench.terms import Setting, costs
 from rightreasons.config import build
 from rightreasons.explainers import EXPLAINERS, Explainer, evidence, options_of
 from rightreasons.pointing import point
@@ -32,17 +31,12 @@ from rightreasons.terms.base import decode, encode
 def cost(net: str, pairs: int) -> None:
     """FLOPs and time of a step with each explainer, canonical view, over a step of plain replay."""
     torch.set_num_threads(1)
-    stream = rr.stream("glyphs", tasks=[90, 10], train=4, test=1)
     print(f"torch {torch.__version__}, 1 thread, {pairs} alternated pairs, {net}\n")
     print("| er + rrr | FLOPs / er | time / er | 95 % interval |\n|---|--:|--:|--:|")
-    base = training(net, [], stream)
-    plain = flops(base)
-    cases = {"er again (A/A)": []} | {name: [rr.RRR(explain=name)] for name in EXPLAINERS}
-    for name, terms in cases.items():
-        joined = training(net, terms, stream)
-        share = flops(joined) / plain
-        r, low, high = ratio(measure(base, joined, pairs))
-        print(f"| {name} | {share:.2f} | {r:.2f} | {low:.2f} to {high:.2f} |", flush=True)
+    cases = {"er again (A/A)": None} | {name: rr.RRR(explain=name) for name in EXPLAINERS}
+    setting = Setting(net, 4 if net == "resnet18-cifar" else 16)
+    for name, row in zip(cases, costs(setting, cases, pairs), strict=True):
+        print(f"| {name} | {row.flops:.2f} | {row.ratio} | {row.ratio.interval} |", flush=True)
 
 
 @torch.no_grad()

@@ -18,6 +18,10 @@ LEARNERS = {
     "icarl": "rightreasons.learners.icarl:ICaRL",
     "eeil": "rightreasons.learners.eeil:EEIL",
     "bic": "rightreasons.learners.bic:BiC",
+    "itaml": "rightreasons.learners.itaml:ITAML",
+    "icarl-fscil": "rightreasons.learners.fscil:ICaRLFSCIL",
+    "eeil-fscil": "rightreasons.learners.fscil:EEILFSCIL",
+    "topic": "rightreasons.learners.topic:TOPIC",
 }
 TERMS = {
     "rrr": "rightreasons.terms:RRR",

@@ -30,6 +30,7 @@ def listing() -> None:
     """Names of everything, one line each."""
     from rightreasons.explainers import EXPLAINERS
     from rightreasons.nets import NETS
+    from rightreasons.study.plan import load, studies
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
@@ -42,6 +43,7 @@ def listing() -> None:
         "explainer": {name: _first_line(call) for name, call in EXPLAINERS.items()},
         "net": {name: NOTES.get(name, "") for name in NETS} | {"any other": OTHERS},
         "data source": {name: _first_line(find("", SOURCES, name)) for name in SOURCES},
+        "study": {name: load(name).about for name in studies()},
     }
     for kind, members in kinds.items():
         for i, (name, about) in enumerate(members.items()):
@@ -56,6 +58,7 @@ def show(name: str) -> None:
     from rightreasons.memory import Memory
     from rightreasons.nets import NETS
     from rightreasons.optimise import Train
+    from rightreasons.study.plan import studies
 
     sections = {"train": Train, "memory": Memory, "stream": StreamFields, "net": NetFields}
     presets = benchmarks()
@@ -64,6 +67,8 @@ def show(name: str) -> None:
         if name in SOURCES:  # a benchmark and a source may share a name
             print()
             _fields("data", find("", SOURCES, name))
+    elif name in studies():
+        print(studies()[name].rstrip())
     elif name in sections:
         _fields(name, sections[name])
     elif name in SOURCES:
@@ -80,7 +85,7 @@ def show(name: str) -> None:
         for term in terms:
             _fields(term, find("", TERMS, term))
     else:
-        known = [*presets, *LEARNERS, *TERMS, *EXPLAINERS, *NETS, *SOURCES, *sections]
+        known = [*presets, *LEARNERS, *TERMS, *EXPLAINERS, *NETS, *SOURCES, *sections, *studies()]
         raise unknown("name", name, known)
 
 

@@ -23,6 +23,8 @@ def show_predictions(
     """A line an image: its classes with confidence, and the peak of the map."""
     if top < 1:
         raise UserError(f"--top is {top}, expected at least 1")
+    if pictures is not None and pictures.exists() and not pictures.is_dir():
+        raise UserError(f"--pictures {pictures} is a file, expected a folder")
     model = load(run)
     found = model.predict(list(images))
     for i, image in enumerate(images):
@@ -32,8 +34,6 @@ def show_predictions(
         words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
         print(printable(f"{image}: {words}; {_looked(found, i)}"))
     if pictures is not None:
-        if pictures.exists() and not pictures.is_dir():
-            raise UserError(f"--pictures {pictures} is a file, expected a folder")
         pictures.mkdir(parents=True, exist_ok=True)
         for i, image in enumerate(images):
             path = pictures / f"{i + 1:03d}-{image.stem}.png"
@@ -146,6 +146,8 @@ def extend_run(run: Path, folder: Path, out: Path | None) -> None:
     """Learn the folder's classes and print what the longer run knows."""
     run = run.absolute()
     target = out or run.with_name(f"{run.name}+{len(checkpoints(run)) + 1}")
+    if target.absolute() == run:
+        raise UserError(f"--out is {out}, the run itself, which stays as it is; pass another --out")
     result = extend(run, folder, target)
     row = result.R[-1]
     lost = [str(i + 1) for i in range(len(row)) if np.isnan(row[i])]

@@ -57,6 +57,7 @@ def world(folder: Path, rrr) -> None:
     from PIL import Image
 
     import rightreasons as rr
+    from rightreasons.checkpoints import load_checkpoint, save_checkpoint
 
     done = rrr("run", "glyphs-small", "er+rrr", *TINY, "--out", "done", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -67,7 +68,8 @@ def world(folder: Path, rrr) -> None:
         inside.mkdir(parents=True, exist_ok=True)
         pixels = images.pixels(torch.tensor([place]))[0].permute(1, 2, 0).numpy()
         Image.fromarray(pixels).save(inside / f"{place}.png")
-    for name in ("unfinished", "broken", "lost", "other", "extended", "busy"):
+    names = ("unfinished", "broken", "lost", "other", "extended", "busy", "linked", "foreign")
+    for name in names:
         shutil.copytree(folder / "done", folder / name)
     (folder / "unfinished" / "result.json").unlink()
     (folder / "unfinished" / "checkpoints" / "task-2.pt").unlink()
@@ -78,7 +80,11 @@ def world(folder: Path, rrr) -> None:
     config = (folder / "extended" / "config.yaml").read_text("utf-8")
     extension = "extensions:\n- {run: done, folder: new, classes: [a]}\n"
     (folder / "extended" / "config.yaml").write_text(config + extension, "utf-8")
+    for path in (folder / "foreign" / "checkpoints").iterdir():
+        save_checkpoint(path, load_checkpoint(path) | {"records": 3})
     (folder / "notes").mkdir()
+    shutil.rmtree(folder / "linked" / "maps")
+    (folder / "linked" / "maps").symlink_to("../notes")
     (folder / "notes" / "mine.txt").write_text("not a run\n")
     (folder / "one").mkdir()
     (folder / "one" / "a").mkdir()

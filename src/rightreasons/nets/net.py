@@ -89,6 +89,29 @@ class Net(nn.Module):
         """The submodule behind a tap."""
         return self.taps.get(tap, tap)
 
+    @property
+    def last_block(self) -> str:
+        """The last block with weights before the head: the innermost one of ``last_block``, or, if
+        that has none, the last layer before it."""
+        path = self.path("last_block")
+        part = self._find(path, "layer")
+        if not list(part.parameters()):
+            named = list(self.module.named_modules())
+            before = named[: [name for name, _ in named].index(path)]
+            last: str = [name for name, m in before if list(m.parameters(recurse=False))][-1]
+            return last
+        while type(part) is nn.Sequential:
+            own = [pair for pair in part.named_children() if list(pair[1].parameters())]
+            path, part = f"{path}.{own[-1][0]}", own[-1][1]
+        return path
+
+    def last_parameters(self) -> list[Tensor]:
+        """Of the last block and of what is behind it, in order of registration, without head."""
+        names = [name for name, _ in self.module.named_parameters()]
+        first = next(i for i, name in enumerate(names) if name.startswith(f"{self.last_block}."))
+        head = set(self.head.parameters())
+        return [p for p in list(self.module.parameters())[first:] if p not in head]
+
     def check_tap(self, tap: str) -> None:
         if tap not in self.taps and tap != INPUT:
             self._find(tap, "layer")

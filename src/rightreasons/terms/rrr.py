@@ -180,6 +180,10 @@ class RRR(Term):
         return taps_of(self.explain, self.target)
 
     @property
+    def pooled(self) -> bool:
+        return self.cells != "full"
+
+    @property
     def apart(self) -> float | None:
         return self.alternate_lr if self.schedule == "alternate" else None
 
