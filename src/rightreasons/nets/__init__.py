@@ -105,11 +105,42 @@ class Watched(NamedTuple):
     logits: Tensor
 
 
+class Found(NamedTuple):
+    """What a `Net` must know of a module."""
+
+    head: str
+    taps: dict[str, str]
+    pooled_linear: bool
+
+
 def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
-    """Find head, last spatial layer and pooling by watching one forward pass."""
-    seen = _watch(out_of_place(module), size)
+    device = next((p.device for p in module.parameters()), None)
+    probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
+    training = module.training
+    module.eval()
+    try:
+        return Net(module, *find_parts(module, head, probe))
+    except RuntimeError as error:
+        raise UserError(
+            f"the module refuses a (2,3,{size},{size}) image batch ({error}); pass size= the side "
+            "of the images that it takes"
+        ) from error
+    finally:
+        module.train(training)
+
+
+def find_parts(module: nn.Module, head: str | None, probe: Tensor, changed: bool = False) -> Found:
+    """Find head, last spatial layer and pooling by watching one forward pass.
+
+    ``changed``: what the head gives may be changed behind it, by a mask or a sigmoid.
+    """
+    seen = _watch(out_of_place(module), probe)
     if head is None:
-        last = [name for name, (_, output, _) in seen.linears.items() if output is seen.logits]
+        last = [
+            name
+            for name, (_, output, _) in seen.linears.items()
+            if output is seen.logits or (changed and output.shape == seen.logits.shape)
+        ]
         if not last:
             raise UserError("no linear layer gives the logits; pass head= the name of that layer")
         head = last[-1]
@@ -125,17 +156,17 @@ def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
     pooled = [
         name
         for name, v in maps
-        if output is seen.logits
+        if (output is seen.logits or changed)
         and v.shape[2] * v.shape[3] > 1
         and v.shape[:2] == z.shape
         and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
     ]
     spatial = [name for name, v in maps if v.shape[2] * v.shape[3] >= max(area, 2)]
     last_block = (pooled or spatial or [maps[-1][0]])[-1]  # a container is called after its parts
-    return Net(module, head, {"last_block": last_block, "paper": last_block}, bool(pooled))
+    return Found(head, {"last_block": last_block, "paper": last_block}, bool(pooled))
 
 
-def _watch(module: nn.Module, size: int) -> Watched:
+def _watch(module: nn.Module, probe: Tensor) -> Watched:
     maps: list[tuple[str, Tensor, int]] = []
     linears: dict[str, tuple[Tensor, Tensor, int]] = {}
     handles = []
@@ -149,20 +180,10 @@ def _watch(module: nn.Module, size: int) -> Watched:
                     maps.append((name, output, output._version))
 
         handles.append(part.register_forward_hook(watch))
-    training = module.training
-    module.eval()
     try:
-        device = next((p.device for p in module.parameters()), None)
-        probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
         with torch.no_grad():
             logits = module(probe)
-    except RuntimeError as error:
-        raise UserError(
-            f"the module refuses a (2,3,{size},{size}) image batch ({error}); pass size= the side "
-            "of the images that it takes"
-        ) from error
     finally:
-        module.train(training)
         for handle in handles:
             handle.remove()
     if not isinstance(logits, Tensor) or logits.ndim != 2:
