@@ -215,10 +215,10 @@ def explain(
     out
         The picture.
     """
-    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.explainers import explainer_names
     from rightreasons.use import explain_images
 
-    names = list(EXPLAINERS) if explainers == "all" else explainers.split(",")
+    names = explainer_names() if explainers == "all" else explainers.split(",")
     explain_images(run, images, names, tasks, of, target, out)
 
 

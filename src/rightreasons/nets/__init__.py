@@ -19,6 +19,7 @@ from rightreasons.nets.zoo import (
     torchvision_model,
     torchvision_names,
 )
+from rightreasons.registry import OTHER_NETS, find
 
 __all__ = ["NETS", "Net", "net"]
 
@@ -66,9 +67,11 @@ def net(
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is neither ours nor torchvision's."""
-    if name not in NETS and name.replace("-", "_") not in torchvision_names():
-        raise unknown("net", name, [*NETS, *torchvision_names()])
+    """Refuse a name that is neither ours, nor another package's, nor torchvision's."""
+    if name in NETS or name in OTHER_NETS:
+        return
+    if name.replace("-", "_") not in torchvision_names():
+        raise unknown("net", name, [*NETS, *OTHER_NETS, *torchvision_names()])
 
 
 def _named(name: str, weights: str | None, flatten: int | None) -> Net:
@@ -80,6 +83,8 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
             f"there are no weights for {name}; weights= goes with torchvision's nets: "
             f"{', '.join(ZOO)}, ..."
         )
+    if name not in NETS and name in OTHER_NETS:
+        return _foreign(name, weights, flatten)
     if name not in ZOO and flatten is not None:
         raise UserError(f"flatten= goes with {', '.join(ZOO)}, and {name} is none of them")
     if name in SMALL:
@@ -95,6 +100,22 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
         load_weights(built.module, Path(weights), built.head_name)
     built.name, built.weights = name, weights
     return built
+
+
+def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
+    """A net of another package: its function gives a `Net`, or a module for 32 px images."""
+    if weights is not None or flatten is not None:
+        raise UserError(
+            f"weights= and flatten= go with torchvision's nets, and {name} is another's"
+        )
+    made = find("net", OTHER_NETS, name)()
+    if isinstance(made, nn.Module) and not isinstance(made, Net):
+        made = _wrap(made, None, 32)
+        made.initialise = initialise  # by the run's seed, not by whoever built it
+    if not isinstance(made, Net):
+        raise UserError(f"net {name!r} is a {type(made).__name__}, expected rr.net(module, ...)")
+    made.name = name
+    return made
 
 
 class Watched(NamedTuple):
