@@ -62,6 +62,7 @@ _HOME = {
 __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
+    from rightreasons import testing as testing
     from rightreasons.accounting import storage as storage
     from rightreasons.augment import Augment as Augment
     from rightreasons.errors import UserError as UserError
@@ -109,6 +110,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a module, and the only one that goes by its name
+        return import_module("rightreasons.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'rightreasons' has no attribute {name!r}")
     return getattr(import_module(f"rightreasons.{_HOME[name]}"), name)
