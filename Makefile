@@ -34,7 +34,7 @@ lint: .venv/test.stamp
 	touch $@
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,report,tensorboard,browser,avalanche]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,report,tensorboard,browser,avalanche,onnx]'
 	touch $@
 
 clean:

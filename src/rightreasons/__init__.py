@@ -38,6 +38,7 @@ _HOME = {
     "Train": "optimise",
     "UserError": "errors",
     "evidence": "explainers",
+    "export": "exports",
     "extend": "model",
     "fit": "train",
     "backprop": "explainers",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from rightreasons.explainers import guided_gradcam as guided_gradcam
     from rightreasons.explainers import integrated_gradients as integrated_gradients
     from rightreasons.explainers import smoothgrad as smoothgrad
+    from rightreasons.exports import export as export
     from rightreasons.learners.base import Learner as Learner
     from rightreasons.learners.bic import BiC as BiC
     from rightreasons.learners.eeil import EEIL as EEIL

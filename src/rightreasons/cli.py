@@ -243,6 +243,26 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
 
 
 @app.command
+def export(run: Path, *, out: Path | None = None, onnx: bool = False) -> None:
+    """Write a finished run's net for use without this library: weights, a card, a program.
+
+    Example: rrr export runs/glyphs-small/er+evidence/0
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    out
+        Folder of the files (default: RUN/export).
+    onnx
+        Also write ONNX, and measure how far its answers are from the run's own.
+    """
+    from rightreasons.exports import show_export
+
+    show_export(run, out, onnx)
+
+
+@app.command
 def report(
     *runs: Path,
     out: Path | None = None,

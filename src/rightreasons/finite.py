@@ -49,8 +49,7 @@ def check_gradient(name: str, explain: Explainer, net: Net, x: Tensor, y: Tensor
     by_graph = sum(float((g * v).sum()) for g, v in zip(found, along, strict=True) if g is not None)
 
     def loss() -> float:
-        with torch.no_grad():
-            return float((mix * explain(net, x, y)).sum())
+        return float((mix * explain(net, x, y)).sum().detach())
 
     for step in STEPS:
         by_steps = (_at(loss, weights, along, step) - _at(loss, weights, along, -step)) / (2 * step)
@@ -70,7 +69,8 @@ def _at(loss: Callable[[], float], weights: list[Tensor], along: list[Tensor], b
     with torch.no_grad():
         for p, v in zip(weights, along, strict=True):
             p.add_(v, alpha=by)
-        value = loss()
+    value = loss()
+    with torch.no_grad():
         for p, before in zip(weights, kept, strict=True):
             p.copy_(before)
     return value
