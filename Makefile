@@ -5,7 +5,7 @@ VENV_FLAGS ?=
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 
-.PHONY: demo test lint soak errors clean
+.PHONY: demo test lint soak errors docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/rrr demo
@@ -20,6 +20,10 @@ soak: .venv/test.stamp
 # the page of what each command refuses, from the list that the tests type
 errors: .venv/test.stamp
 	$(BIN)/python tests/process/refusals.py > docs/errors.md
+
+# the page of the public names, from their docstrings
+docs: .venv/test.stamp
+	$(BIN)/python docs/api.py > docs/api.md
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
