@@ -93,6 +93,8 @@ def test_commands_are_what_the_command_line_takes(words):
     typed = [w for w in words if not w.startswith("[") and w != "..."]
     typed = ["3" if is_placeholder(w) and before == "--seeds" else w
              for before, w in zip(["", *typed], typed, strict=False)]  # fmt: skip
+    if typed[-1] in ("--from", "--out", "--seeds"):  # an option that is spoken of
+        typed.append("3")
     if len(typed) > 1 or typed[0] in ("demo", "list", "report"):
         app.parse_args(typed, exit_on_error=False, print_error=False)  # names and options
     else:  # a command that is spoken of
