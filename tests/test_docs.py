@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from rightreasons.cli import app
-from rightreasons.config import benchmarks, override, resolve
+from rightreasons.config import benchmarks, build, override, resolve
 from rightreasons.errors import UserError
 from rightreasons.registry import split_method
+from rightreasons.train import Loop
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -113,11 +114,21 @@ def test_commands_are_what_the_command_line_takes(words):
         own = [w for w in overrides if _concerns(w, terms) and w.partition("=")[2] not in OWN]
         known = benchmark if benchmark in benchmarks() else None
         if known:
-            resolve(known, method, own)
+            config = resolve(known, method, own)
+            if known.startswith("glyphs"):
+                _would_start(config)
         else:  # a folder of the reader's: its keys at least
             config = {"method": method} | {s: {} for s in SECTIONS} | {learner: {}}
             for word in own:
                 override(config | {term: {} for term in terms}, word)
+
+
+def _would_start(config):
+    """Whatever a run refuses before it trains."""
+    small = {"data": config["data"] | {"train": 4, "test": 2}}
+    parts = build(config | small)
+    net, stream = parts.load()
+    Loop(parts.learner, net, stream, parts.train, parts.seed).check()
 
 
 SECTIONS = ("data", "stream", "net", "train", "memory")

@@ -190,4 +190,5 @@ def show_export(run: Path, out: Path | None, onnx: bool) -> None:
         print(f"{name}: scores differ from the run's own by {difference:.2g} at most")
     for name, why in done.missing.items():
         print(f"{name} could not be written: {why}")
-    print("docs/export.md has the lines that load it")
+    if PROGRAM in done.files:
+        print(f'load it with torch.export.load("{done.folder / PROGRAM}").module(): docs/export.md')

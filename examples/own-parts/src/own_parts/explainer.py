@@ -6,7 +6,7 @@ from rightreasons.slopes import explained, slope
 
 
 def hirescam(net, at, y, *, target="last_block", signed=False):
-    """``ReLU(sum_k dy_c/dA_k(i,j) A_k(i,j))`` at the target layer."""
+    """HiResCAM: ``ReLU(sum_k dy_c/dA_k(i,j) A_k(i,j))`` at the target layer."""
     out = explained(net, at, target)
     maps = (slope(net, out, y, target) * out.maps[target]).sum(1)
     return maps if signed else maps.relu()
