@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pairs import measure, ratio
 from PIL import Image
 
 import rightreasons as rr
+from rightreasons.bench.pairs import compare
 from rightreasons.data import cache
 from rightreasons.train import Loop
 
@@ -139,7 +139,7 @@ def main() -> None:
         ram = in_ram(mapped)
         print("| steps fed from | time / RAM | 95 % interval |\n|---|--:|--:|")
         for name, stream in (("RAM again (A/A)", ram), ("the cache", mapped)):
-            r, low, high = ratio(measure(steps(ram), steps(stream), chosen.pairs))
+            r, low, high = compare(steps(ram), steps(stream), chosen.pairs)
             print(f"| {name} | {r:.3f} | {low:.3f} to {high:.3f} |")
             sys.stdout.flush()
         print("\n| first epoch from | ms a step, clock | ms a step, CPU | waits for the disk |")

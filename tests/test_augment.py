@@ -237,3 +237,15 @@ def test_without_new_colours_no_draw_is_made():
 def test_colours_out_of_range_are_refused(name, value):
     with pytest.raises(UserError, match=f"augment.{name} is .*expected 0 to 1"):
         Augment(**{name: value})
+
+
+def test_wide_cells_all_count_and_go_on_outside():
+    maps = torch.arange(4.0).view(1, 2, 2)
+    where = by_cells(2, 2, [(0, 0.25, False)])
+    _, covered = follow(maps, where)
+    assert covered.sum() == 2  # without it a column is left out
+    out, covered = follow(maps, where, wide=True)
+    assert covered.all()
+    assert torch.allclose(out, torch.tensor([[[0.25, 1.0], [2.25, 3.0]]]))
+    single, covered = follow(maps[:, :1, :1], by_cells(1, 1, [(0.1, 0.2, True)]), wide=True)
+    assert covered.all() and torch.equal(single, maps[:, :1, :1])

@@ -344,10 +344,50 @@ def test_integrated_gradients_add_up_to_the_score():
     assert torch.allclose(maps.sum((1, 2)), score.gather(1, y[:, None])[:, 0], rtol=1e-4)
 
 
-def test_a_pass_without_the_tap_is_answered_with_what_to_type(tiny_net):
+@pytest.mark.parametrize("name", [name for name in EXPLAINERS if name != "gradcam"])
+def test_a_pass_without_the_tap_is_answered_with_what_to_type(tiny_net, name):
     net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
     with pytest.raises(rr.UserError, match=r"call net\(x, taps=\('\(input\)',\)\)"):
-        rr.backprop(net, net(x), y)
+        EXPLAINERS[name](net, net(x), y)
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_a_net_without_classes_is_answered_with_what_to_type(tiny_net, name):
+    with pytest.raises(rr.UserError, match=r"no classes yet; call net.grow\(classes\)"):
+        EXPLAINERS[name](tiny_net, images(dtype=torch.float32), torch.arange(6) % 5)
+
+
+@pytest.mark.parametrize("frozen", ["all", "conv1"])
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_weights_that_do_not_train_can_be_explained(tiny_net, name, frozen):
+    """A net that is only looked at: the graph starts at the images."""
+    net, x, y = trained(tiny_net), images(), torch.arange(6) % 5
+    expected = explain(name, net, x, y).detach()
+    for path, p in net.named_parameters():
+        p.requires_grad_(frozen != "all" and "fc" in path)
+    assert torch.allclose(explain(name, net, x, y), expected, rtol=1e-9, atol=1e-14)
+
+
+def test_a_trained_classifier_is_explained_with_its_own_head():
+    torch.manual_seed(0)
+    linear = nn.Sequential(
+        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+    )
+    pointwise = nn.Sequential(
+        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 4, 1), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )  # fmt: skip
+    x, y = images(2, dtype=torch.float32), torch.tensor([3, 1])
+    for module, head in ((linear, None), (pointwise, "2")):
+        net = rr.net(module, head=head, size=16, keep_head=True)
+        assert net.classes == 4 and torch.equal(net(x).logits, module(x))
+        layer = LayerGradCam(module, module[1]).attribute(x, y, relu_attributions=True)
+        assert torch.allclose(rr.gradcam(net, x, y, target="1"), layer[:, 0], atol=1e-6)
+        assert rr.net(module, head=head, size=16).classes == 0
+    with pytest.raises(rr.UserError, match="starts without classes, so leave out keep_head"):
+        net.grow(2)
+    with pytest.raises(rr.UserError, match="keep_head= goes with a module of your own"):
+        rr.net("resnet8", keep_head=True)
 
 
 class Cuts(nn.Module):

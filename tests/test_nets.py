@@ -88,9 +88,16 @@ def test_gradcam_on_an_own_module_before_an_in_place_relu():
 
 
 def test_evidence_refuses_a_net_without_pooling(tiny_stream):
-    net = rr.net(Own(flatten=True))
+    flat = Own(flatten=True)
+    flat.classifier = nn.Linear(12 * 16, 10)  # of images of 16 px
     with pytest.raises(rr.UserError, match="global average pooling"):
-        rr.fit(rr.ER() + rr.Evidence(), net, tiny_stream, progress=False)
+        rr.fit(rr.ER() + rr.Evidence(), rr.net(flat, size=16), tiny_stream, progress=False)
+
+
+def test_images_of_a_size_that_the_net_does_not_take_are_refused(tiny_stream):
+    words = r"Own refuses images of 16x16 \(mat1 and mat2 .*\); choose another size or another net"
+    with pytest.raises(rr.UserError, match=words):
+        rr.fit(rr.ER(), rr.net(Own(flatten=True)), tiny_stream, progress=False)
 
 
 class Overwrites(Own):
@@ -117,8 +124,48 @@ def test_bad_names_are_answered_with_the_nearest():
         net = rr.net(Own())
         net.grow(1)
         net(torch.randn(1, 3, 32, 32), taps=("classifier",))
-    with pytest.raises(rr.UserError, match="pass size="):
+    with pytest.raises(rr.UserError, match="pass size=") as caught:
         rr.net(Own(flatten=True), size=20)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(rr.UserError, match=r"layer 'classifier' gives \(1, 1\), expected maps"):
+        rr.net(Own(), target="classifier")
+
+
+class Returns(Own):
+    """Something else than logits."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    "what, seen",
+    [
+        (lambda logits: (logits, logits), "a tuple"),
+        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: None, "a NoneType"),
+        (lambda logits: logits[:, :, None, None], r"\(2, 10, 1, 1\)"),
+    ],
+)
+def test_a_net_that_returns_no_logits_is_refused(what, seen):
+    words = rf"Returns returns {seen}, expected logits of shape \(B,C\); wrap it"
+    with pytest.raises(rr.UserError, match=words):
+        rr.net(Returns(what), head="classifier")
+
+
+def test_a_net_that_asserts_the_size_of_its_images_is_asked_for_it():
+    class Asserts(Own):
+        def forward(self, x):
+            assert x.shape[-1] == 48, "48 px"
+            return super().forward(x)
+
+    with pytest.raises(rr.UserError, match=r"refuses a .* \(48 px\); pass size="):
+        rr.net(Asserts())
+    assert rr.net(Asserts(), size=48).pooled_linear
 
 
 def test_frozen_statistics_come_back_even_after_an_error():

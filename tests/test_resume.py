@@ -48,7 +48,7 @@ class Whimsical(rr.ER):
             Stage("shift", Pool(mix="concat", held=True), few, params="shift_", terms=False),
         ]
 
-    def begin(self, net, task, memory):
+    def begin(self, net, task, memory, look):
         self.calls_ = []
 
     def begin_stage(self, net, task, stage, memory):
@@ -364,6 +364,58 @@ def test_the_second_process_is_refused_and_a_dead_one_holds_nothing(
     run()
 
 
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(RunWarning, match="cannot be locked .*see that no other process works in it"):
+        Lock(tmp_path)
+
+
+def test_a_run_that_has_a_result_has_no_checkpoint_inside_a_task(
+    tiny_stream, tiny_net, tiny_train, tmp_path, monkeypatch
+):
+    """Nobody goes on with such a run, so nobody would remove it later."""
+
+    def run():
+        return rr.fit(
+            rr.ER(memory=rr.Memory(6)), tiny_net, tiny_stream, train=tiny_train, run=tmp_path,
+            progress=False, checkpoint=2,
+        )  # fmt: skip
+
+    def fails(path, text):
+        if path.name == "result.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rightreasons.runs.write", fails)
+        with pytest.raises(OSError, match="No space left"):
+            run()
+    assert list(found_in(tmp_path)) == [(1, 0), (2, 0), (3, 0)]
+    assert run().R.shape == (3, 3)
+
+
+def test_a_step_that_no_run_saves_is_refused(tiny_stream, tiny_net, tiny_train, tmp_path):
+    learner = rr.ER(memory=rr.Memory(6))
+    words = (learner, tiny_net, tiny_stream, tiny_train, tmp_path / "a")
+    with pytest.raises(Stopped):
+        stop_at(*words, task=1, step=4)
+    path = found_in(tmp_path / "a")[1, 4]
+    state = load_checkpoint(path)
+    for key, value, said in (
+        ("losses", 3, r"losses: int, expected dict\)"),
+        ("stage", None, r"stage: NoneType, expected int\)"),
+        ("optimisers", [{}], "the optimiser of a checkpoint does not fit this run"),
+    ):
+        save_checkpoint(path, state | {key: value})
+        with pytest.raises(rr.UserError, match=said):
+            stop_at(*words, task=1, step=5)
+
+
 # --- numbers that go wrong ---------------------------------------------------------------------
 
 
@@ -401,12 +453,54 @@ def test_a_term_is_named_with_its_weight(tiny_stream, tiny_net, tiny_train, monk
     real = rr.Evidence.__call__
     monkeypatch.setattr(rr.Evidence, "__call__", lambda *a: real(*a) / 0)
     learner = rr.ER(memory=rr.Memory(6)) + rr.Evidence(rows=4, weight=0.5)
-    with pytest.raises(rr.UserError, match=r"the evidence loss is (inf|nan) in task 2 at step 1 "):
+    said = r"the evidence loss, times its weight of 0.5, is (inf|nan) in task 2 at step 1 "
+    with pytest.raises(rr.UserError, match=said):
         rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
-    losses = Losses(learner)
-    losses.note("evidence", torch.tensor(float("inf")), At(2, 1, 1, 0.1))
+    losses = Losses(learner, tiny_net)
     with pytest.raises(rr.UserError, match="type evidence.weight=0.05, or train.lr=0.01"):
-        losses.look()
+        losses.note("evidence", torch.tensor(float("inf")), At(2, 1, 1, 0.1))
+
+
+def test_a_weight_that_makes_a_finite_loss_infinite_is_named(tiny_stream, tiny_net, tiny_train):
+    learner = rr.ER(memory=rr.Memory(6)) + rr.Evidence(rows=4, weight=1e39)
+    with pytest.raises(rr.UserError, match=r"evidence loss, times its weight of 1e\+39, is inf in"):
+        rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
+
+
+@dataclass
+class Steep(rr.Finetune):
+    """Its loss is finite at every step, and the gradient of one is not."""
+
+    count_: int = field(default=0, init=False)
+    name: ClassVar[str] = "steep"
+
+    def loss(self, net, out, batch, stage):
+        self.count_ += 1
+        extra = (0 * out.logits).square().sum().sqrt() if self.count_ == 3 else 0.0
+        return super().loss(net, out, batch, stage) + extra
+
+
+def test_a_loss_is_not_blamed_for_the_gradient_of_the_step_before(
+    tiny_stream, tiny_net, tiny_train
+):
+    said = "weights are not finite before step 4 of task 1, though the losses until then are"
+    with pytest.raises(rr.UserError, match=said):
+        rr.fit(Steep(), tiny_net, tiny_stream, train=tiny_train, progress=False)
+
+
+def test_on_the_cpu_a_loss_that_is_no_number_moves_no_weight(tiny_stream, tiny_net, tiny_train):
+    seen = []
+
+    @dataclass
+    class Watched(Breaks):
+        def step(self, net, batch, objective, update):
+            seen.append(net)
+            super().step(net, batch, objective, update)
+
+    with pytest.raises(rr.UserError, match="breaks loss .* in task 1 at step 3 "):
+        rr.fit(Watched(bad=3), tiny_net, tiny_stream, train=tiny_train, progress=False)
+    assert len(seen) == 3
+    assert all(p.isfinite().all() for p in seen[0].parameters())
 
 
 def test_a_gradient_that_is_not_finite_is_seen_before_anything_is_saved(

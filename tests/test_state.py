@@ -12,6 +12,7 @@ import torch
 import rightreasons as rr
 from rightreasons.memory import Memory, Ragged
 from rightreasons.nets.net import Net
+from rightreasons.pointing import Drift
 from rightreasons.state import get_state, pack, restore, set_state, unpack
 
 
@@ -61,7 +62,7 @@ def assert_equal(a: Any, b: Any) -> None:
         assert list(a) == list(b)
         for key in a:
             assert_equal(a[key], b[key])
-    elif isinstance(a, list):
+    elif isinstance(a, (list, tuple)):
         assert len(a) == len(b)
         for one, two in zip(a, b, strict=True):
             assert_equal(one, two)
@@ -77,6 +78,7 @@ VALUES = {
     "numbers": [1, 2.5, True, None, "word"],
     "nested": {"a": [{"b": torch.ones(2)}, [torch.zeros(1), {"c": 3}]], 7: "seven", "": {}},
     "empty": [],
+    "tuple": (1, (torch.ones(2), []), {"a": ()}),
 }
 
 
@@ -158,8 +160,8 @@ def test_tensors_leave_their_graph_behind():
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, print, np.zeros(2), torch.nn.Linear(1, 1), b"bytes", 1j],
-    ids=["object", "set", "function", "array", "module", "bytes", "complex"],
+    [object(), {1, 2}, print, np.zeros(2), torch.nn.Linear(1, 1), b"bytes", 1j, Drift(0, 0, 0)],
+    ids=["object", "set", "function", "array", "module", "bytes", "complex", "named tuple"],
 )
 def test_foreign_objects_are_refused_with_their_kind(value):
     with pytest.raises(TypeError, match=f"state holds a {type(value).__name__}"):

@@ -497,3 +497,24 @@ def test_stored_activations_against_a_loop(tiny_net):
         term = rr.Activations(dtype=dtype)
         level = kept.square().mean()
         assert loss_of(term, net, batch, stored(term, net, batch)) < slack * level
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        rr.Evidence(view="shared", cells="mean"),
+        rr.Evidence(view="shared", cells=2),
+        rr.RRR(profile="recommended", cells=2),
+        rr.Activations(view="shared", cells=2),
+    ],
+    ids=["one cell", "evidence", "rrr", "activations"],
+)
+def test_pooled_maps_have_a_loss_in_the_shared_view(term, tiny_stream, tiny_net):
+    """By the rule of full maps a window that is moved at all would leave out most wide cells."""
+    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(3, False))
+    result = rr.fit(rr.ER(memory=rr.Memory(12)) + term, tiny_net, tiny_stream, train=train)
+    own = replace(term, cells="full")
+    full = rr.fit(rr.ER(memory=rr.Memory(12)) + own, tiny_net, tiny_stream, train=train)
+    pooled, whole = (r.records[-1]["losses"][term.name] for r in (result, full))
+    cells = 4 if term.name == "rrr" else 1  # a sum over 4 means and not over 16 cells
+    assert 0.05 * whole < cells * pooled <= 1.5 * whole

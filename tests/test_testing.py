@@ -56,7 +56,7 @@ class Lost(Plain):
 
     counts: ClassVar[list[int]] = []
 
-    def begin(self, net, task, memory):
+    def begin(self, net, task, memory, look):
         if not task.index:
             self.counts.clear()
 

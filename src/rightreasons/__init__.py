@@ -17,11 +17,14 @@ _HOME = {
     "Augment": "augment",
     "BiC": "learners.bic",
     "EEIL": "learners.eeil",
+    "EEILFSCIL": "learners.fscil",
     "ER": "learners.er",
     "EWC": "learners.ewc",
     "Evidence": "terms",
     "Finetune": "learners.finetune",
     "ICaRL": "learners.icarl",
+    "ICaRLFSCIL": "learners.fscil",
+    "ITAML": "learners.itaml",
     "Joint": "learners.joint",
     "Learner": "learners.base",
     "Logits": "terms",
@@ -34,6 +37,7 @@ _HOME = {
     "Result": "result",
     "Stage": "types",
     "Stream": "streams",
+    "TOPIC": "learners.topic",
     "Term": "terms",
     "Train": "optimise",
     "UserError": "errors",
@@ -83,10 +87,14 @@ if TYPE_CHECKING:
     from rightreasons.learners.er import ER as ER
     from rightreasons.learners.ewc import EWC as EWC
     from rightreasons.learners.finetune import Finetune as Finetune
+    from rightreasons.learners.fscil import EEILFSCIL as EEILFSCIL
+    from rightreasons.learners.fscil import ICaRLFSCIL as ICaRLFSCIL
     from rightreasons.learners.icarl import ICaRL as ICaRL
+    from rightreasons.learners.itaml import ITAML as ITAML
     from rightreasons.learners.joint import Joint as Joint
     from rightreasons.learners.lwf import LwF as LwF
     from rightreasons.learners.lwf import LwFMC as LwFMC
+    from rightreasons.learners.topic import TOPIC as TOPIC
     from rightreasons.memory import Memory as Memory
     from rightreasons.model import Model as Model
     from rightreasons.model import extend as extend

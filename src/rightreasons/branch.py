@@ -81,6 +81,7 @@ def _check(text: str) -> None:
 
 def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:
     from rightreasons.checkpoints import found_in, load_checkpoint
+    from rightreasons.wellformed import check_task
 
     done = {tasks: path for (tasks, steps), path in found_in(run).items() if not steps}
     if task not in done:
@@ -91,9 +92,12 @@ def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:
     if task >= last:
         raise UserError(f"task {task} is the run's last, and nothing comes after it; name another")
     try:
-        return load_checkpoint(done[task])
+        state = check_task(load_checkpoint(done[task]), done[task])
     except Damaged as error:
         raise UserError(f"{error}; branch after another task") from error
+    if len(state["records"]) != task:
+        raise UserError(f"{done[task]} is not of task {task}; branch after another task")
+    return state
 
 
 def _folder(run: Path, task: int, overrides: Sequence[str]) -> Path:

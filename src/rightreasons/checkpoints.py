@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.errors import Damaged
-from rightreasons.runfiles import whole
+from rightreasons.runfiles import contents, whole
 
 DIGITS = 64  # of the checksum, hexadecimal
 LENGTH = DIGITS.to_bytes(2, "little")  # of an archive's comment, in the archive's last field
@@ -50,7 +50,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What was saved, or `Damaged`; nothing in a file can execute."""
     try:
-        data = path.read_bytes()
+        data = contents(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror})") from error
     body, length, digest = data[: -DIGITS - 2], data[-DIGITS - 2 : -DIGITS], data[-DIGITS:]

@@ -9,10 +9,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
+)
 
 from rightreasons import __version__
 from rightreasons.errors import Stopped, UserError, printable
@@ -67,6 +75,7 @@ def run(
     out: Path | None = None,
     seeds: int = 1,
     checkpoint: int = 200,
+    profile: bool = False,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -92,8 +101,11 @@ def run(
         Run so many seeds one after the other, from `seed` on.
     checkpoint
         Steps between two checkpoints inside a task: so many are lost, at most, if all goes wrong.
+    profile
+        Say at the end where the time went.
     """
     from rightreasons.sweep import run_branch, run_seeds
+    from rightreasons.timing import profiled
 
     _place(data)
     given = [word for word in (benchmark, method, *overrides) if word is not None]
@@ -106,13 +118,19 @@ def run(
                 f"{what} goes with a run of its own; --from has benchmark, method and seed of its "
                 "run, type key=value words alone"
             )
-        run_branch(from_, words, out, checkpoint)
-        return
-    if len(given) < 2:
+        train = partial(run_branch, from_, words, out, checkpoint)
+    elif len(given) < 2:
         raise UserError(
             f"rrr run has {len(given)} of two names; type for example rrr run glyphs-small er+rrr"
         )
-    run_seeds(words[0], words[1], words[2:], out, seeds, checkpoint)
+    else:
+        train = partial(run_seeds, words[0], words[1], words[2:], out, seeds, checkpoint)
+    if not profile:
+        train()
+        return
+    with profiled() as clock:
+        train()
+    print(clock.words())
 
 
 @app.command
@@ -159,6 +177,62 @@ def compare(
     _place(data)
     words = _words(overrides, skip_bad)
     sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table, checkpoint)
+
+
+@app.command
+def study(
+    name: str = "reasons",
+    *,
+    only: str = "",
+    out: Path = Path("runs/study"),
+    records: Path = Path("docs/results/records"),
+    jobs: int = 2,
+    plan: Annotated[bool, Parameter(negative="")] = False,
+    report: Annotated[bool, Parameter(negative="")] = False,
+    keep: Annotated[bool, Parameter(negative="")] = False,
+    data: Data = None,
+    weights: Path | None = None,
+) -> None:
+    """Fill a grid of matched runs, a small record each; then its tables and page, from records.
+
+    Runs that have a record are skipped, so a grid can be filled bit by bit and on several machines:
+    the same command goes on. First it tunes, by one rule for all sides, then it runs the rows.
+
+    Example: rrr study --plan
+
+    Example: rrr study --only tuning --data datasets --weights weights
+
+    Parameters
+    ----------
+    name
+        A study that ships, or a YAML file of one.
+    only
+        Parts, with commas between them; tuning: what must be tuned for all parts.
+    out
+        Folder of the runs; of a finished one the checkpoints are removed.
+    records
+        Folder of the records; beside it are tuned.json, what was chosen, and README.md, the page.
+    jobs
+        How many runs at a time, with one thread each.
+    plan
+        Print how many runs and hours are left, and end.
+    report
+        Write the page from the records, and end.
+    keep
+        Keep the checkpoints of finished runs.
+    weights
+        Folder of the files that net.weights names (default: RRR_WEIGHTS, then the data's).
+    """
+    from rightreasons.study.drive import Folders, run_study
+
+    _place(data)
+    if weights is not None:
+        if not weights.is_dir():
+            raise UserError(f"--weights {weights} is not a folder; pass the one with the files")
+        os.environ["RRR_WEIGHTS"] = str(weights.absolute())
+    parts = [word for word in only.split(",") if word]
+    folders = Folders(out, records)
+    run_study(name, parts, folders, jobs, plan=plan, report=report, keep=keep)
 
 
 @app.command
@@ -218,7 +292,8 @@ def explain(
     from rightreasons.explainers import explainer_names
     from rightreasons.use import explain_images
 
-    names = explainer_names() if explainers == "all" else explainers.split(",")
+    names = [word.strip() for word in explainers.split(",")]
+    names = explainer_names() if names == ["all"] else names
     explain_images(run, images, names, tasks, of, target, out)
 
 
@@ -304,6 +379,30 @@ def _write_report(runs: list[Path], out: Path | None, paper: bool, tensorboard: 
     if not charts.available():
         print(charts.MISSING)
     print(f"page: {target}; tables and figures beside it; open it with a browser")
+
+
+@app.command
+def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
+    """Measure how fast this is on this machine: ratios, as a Markdown table.
+
+    One thread, CPU time, pairs in turns in one process, ratio of medians with its 95 % interval.
+    All of it takes more than an hour; a section some minutes.
+
+    Example: rrr bench hand tasks --pairs 50
+
+    Parameters
+    ----------
+    only
+        Sections: terms, hand, avalanche, tasks, maps, herding, fisher, learners, evaluation,
+        growth, memory, start (default: all).
+    pairs
+        Alternated pairs of each ratio; fewer give a wider interval.
+    out
+        Also write the table to this file.
+    """
+    from rightreasons.bench import bench as measure
+
+    measure(list(only), pairs, out)
 
 
 @app.command(name="list")
@@ -398,8 +497,7 @@ def main() -> None:
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        sentence = " ".join(str(error).split()).rstrip(".")
-        _end(2, f"{sentence}; rrr --help lists commands, rrr COMMAND --help its words")
+        _end(2, _misread(error))
     except UserError as error:
         _end(2, str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
@@ -413,9 +511,27 @@ def main() -> None:
         _end(128 + number, f"{str(error) or 'stopped'}{_again()}")
 
 
+def _misread(error: CycloptsError) -> str:
+    """Words that are not a command's, in one sentence that names the page with its words."""
+    command = " ".join(["rrr", *(error.command_chain or ())])
+    sentence = " ".join(str(error).split())
+    option = error.argument.name if error.argument is not None else ""
+    if isinstance(error, CoercionError) and error.token is not None and error.target_type is int:
+        sentence = f"{option} is {error.token.value!r}, expected a whole number"
+    elif isinstance(error, MissingArgumentError):
+        typed = any(word.partition("=")[0] == option for word in sys.argv)
+        word = f"a value after {option}" if typed else option.lstrip("-").upper()  # as in the help
+        sentence = f"{command} needs {word}"
+    elif type(error) is UnusedCliTokensError:
+        sentence = f"{command} does not take {shlex.join(error.unused_tokens or ())}"
+    if not sentence.endswith("..."):
+        sentence = sentence.removesuffix(".")
+    return f"{sentence}; {command} --help shows {'its words' if error.command_chain else 'all'}"
+
+
 def _again() -> str:
     """The command to go on with, if it is one that goes on."""
-    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend"):
+    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend", "study"):
         return f"; go on with: {shlex.join(['rrr', *sys.argv[1:]])}"
     return ""
 

@@ -14,6 +14,10 @@ class Damaged(UserError):
     """A file of a run folder that is not what was written there."""
 
 
+class Diverged(UserError):
+    """Training that has left the numbers: a loss or a weight is NaN or infinite."""
+
+
 class RunWarning(UserWarning):
     """A run that goes on, and whose user should know something about it."""
 

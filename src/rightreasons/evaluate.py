@@ -14,6 +14,7 @@ from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
 from rightreasons.nets.net import Net
 from rightreasons.pointing import Drift, drift, outcomes, point
+from rightreasons.randomness import generator
 from rightreasons.types import Images, Task
 
 CHUNK = 256
@@ -28,7 +29,8 @@ def evaluate(
     """The record of a task: each number over all tasks so far.
 
     ``class`` predicts over all classes seen, ``task`` within the image's own task, ``top5`` asks
-    whether the true class is among the best five (always, up to five classes). The pointing
+    whether the true class is among the best five (always, up to five classes); ``pN`` gives the
+    learners that look for a task N images of one task at a time. The pointing
     game explains the class that was predicted, drift the class that is true. ``probes`` keeps the
     maps of probe images, ``K`` right after task K and ``now``.
     """
@@ -43,13 +45,16 @@ def evaluate(
     for index in torch.split(torch.arange(len(images)), CHUNK):
         for name, value in _look(learner, net, feed, images, index).items():
             seen.setdefault(name, []).append(value)
-    net.train(was_training)
     found = {name: torch.cat(parts) for name, parts in seen.items()}
+    for count in learner.continua:
+        task_of = vote(found["task_scores"], of, count, feed)
+        found[f"p{count}.correct"] = _told(learner, net, feed, images, task_of)
+    net.train(was_training)
     sizes = torch.bincount(of, minlength=tasks)
     record: dict[str, Any] = {
         "accuracy": {
             how: _ratios(torch.bincount(of, found[f"{how}.correct"].double(), tasks), sizes)
-            for how in ("class", "task", "top5")
+            for how in ("class", "task", "top5", *(f"p{count}" for count in learner.continua))
         },
         "test_images": sizes.tolist(),
     }
@@ -71,11 +76,16 @@ def _look(
         out = net(x, taps=(TARGET,))
     scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
     owner = feed.task_of[: scores.shape[1]].to(feed.device)
-    within = scores.masked_fill(owner[None] != owner[y][:, None], -math.inf)
+    known = scores
+    if learner.continua:
+        known = learner.predict_within(net, x, out, learner.memory, owner[y])
+    within = known.masked_fill(owner[None] != owner[y][:, None], -math.inf)
     answers = {"class": scores.argmax(1), "task": within.argmax(1)}
     found = {f"{how}.correct": answer == y for how, answer in answers.items()}
     best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
     found["top5.correct"] = (best == y[:, None]).any(1)
+    if learner.continua:
+        found["task_scores"] = learner.task_scores(out).detach()
     found["map"] = gradcam(net, out, y, target=TARGET)
     if images.masks is not None:
         masks = middle(images.masks[images.positions(index)], feed.cut).to(feed.device)
@@ -84,6 +94,33 @@ def _look(
             pointed = point(gradcam(net, out, answer, target=TARGET), masks)
             found[f"{how}.hit"], found[f"{how}.share"] = pointed
     return {name: value.cpu() for name, value in found.items()}
+
+
+def vote(scores: Tensor, of: Tensor, count: int, feed: Feed) -> Tensor:
+    """(N,) the task that each image is given with ``count`` images of its own task, at random.
+
+    ``scores`` (N,T) say how well tasks fit; the task with the highest mean over the group wins. The
+    last group of a task may be smaller.
+    """
+    given = torch.empty_like(of)
+    for task in torch.unique(of).tolist():
+        own = (of == task).nonzero().flatten()
+        order = torch.randperm(len(own), generator=generator(feed.seed, "learner", "groups", task))
+        for group in torch.split(own[order], count):
+            given[group] = scores[group].mean(0).argmax()
+    return given
+
+
+@torch.no_grad()
+def _told(learner: Learner, net: Net, feed: Feed, images: Images, task: Tensor) -> Tensor:
+    """(N,) is the answer right if the images are of these tasks?"""
+    right = []
+    for index in torch.split(torch.arange(len(images)), CHUNK):
+        x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
+        told = task[index].to(feed.device)
+        scores = learner.predict_within(net, x, net(x), learner.memory, told)
+        right.append((scores.argmax(1) == y).cpu())
+    return torch.cat(right)
 
 
 def _pointing(found: dict[str, Tensor], of: Tensor, tasks: int) -> dict[str, Any]:

@@ -25,7 +25,14 @@ from rightreasons.nets.net import INPUT, Net
 from rightreasons.pointing import enlarge
 from rightreasons.randomness import generator
 from rightreasons.registry import OTHER_EXPLAINERS, find
-from rightreasons.slopes import deconvnet_rule, explained, guided_rule, mean_slope, slope
+from rightreasons.slopes import (
+    deconvnet_rule,
+    explained,
+    guided_rule,
+    images_of,
+    mean_slope,
+    slope,
+)
 from rightreasons.types import Out
 
 NOT_POOLED = (
@@ -137,7 +144,7 @@ def smoothgrad(
     batch. Signed gradients are averaged first and their magnitude is taken then. The passes are the
     explainer's own, by running statistics.
     """
-    x = _images(at)
+    x = images_of(at)
     keys = content_keys(x) if keys is None else keys
     spread = noise * (x.flatten(1).amax(1) - x.flatten(1).amin(1))  # (B,)
 
@@ -161,7 +168,7 @@ def integrated_gradients(
     of Gauss and Legendre; the sum of the signed map is then the score minus that of the mean image.
     The passes are the explainer's own, by running statistics.
     """
-    x = _images(at)
+    x = images_of(at)
     places, weights = np.polynomial.legendre.leggauss(samples)  # on -1..1
     share = torch.tensor((places + 1) / 2, dtype=x.dtype, device=x.device)
 
@@ -268,7 +275,3 @@ def content_keys(x: Tensor) -> Tensor:
     rows = x.detach().cpu().contiguous().numpy()
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
     return torch.tensor([int.from_bytes(d, "little") >> 1 for d in digests])
-
-
-def _images(at: Tensor | Out) -> Tensor:
-    return (at if isinstance(at, Tensor) else at.maps[INPUT]).detach()

@@ -13,6 +13,7 @@ from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream
+from rightreasons.timing import DATA, span
 from rightreasons.types import Batch, Images, Stage, Task, Where
 
 CHUNK = 256  # images a forward that trains nothing
@@ -101,7 +102,12 @@ class Feed:
                 by = generator(self.seed, "replay", *where, step)
                 rows = draw(mixed, train.replay or train.batch, by)
             assert train.augment is not None
-            yield self._mixed(images, index, rows, train.augment, (*where, step))
+            apart = rows if stage.pool.plain else rows[:0]
+            joined = rows[: len(rows) - len(apart)]
+            with span(DATA):
+                batch = self._mixed(images, index, joined, train.augment, (*where, step))
+                batch = batch.join(self.remembered(apart)) if len(apart) else batch
+            yield batch
 
     def _mixed(
         self, images: Images, index: Tensor, rows: Tensor, how: Augment, where: Where
@@ -129,13 +135,19 @@ class Feed:
         """The middle of uint8 images, as the net takes it."""
         return (middle(x, self.cut).to(self.device).float() - self.mean) / self.std
 
-    def explained(self, count: int, where: Where, how: Augment | None) -> Batch:
+    def explained(
+        self, count: int, where: Where, how: Augment | None, task: int | None = None
+    ) -> Batch:
         """Rows of memory for a term's own forward, as they are or, with ``how``, augmented."""
-        return self.remembered(self.explainable(count, where), where, how)
+        with span(DATA):
+            return self.remembered(self.explainable(count, where, task), where, how)
 
-    def explainable(self, count: int, where: Where) -> Tensor:
-        """Rows for a term: of those that are not held out."""
-        return draw(self.memory.part(held=False), count, generator(self.seed, "explain", *where))
+    def explainable(self, count: int, where: Where, task: int | None = None) -> Tensor:
+        """Rows for a term: of those that are not held out, and of a task if one is given."""
+        rows = self.memory.part(held=False)
+        if task is not None:
+            rows, where = rows[self.memory.tensor("task")[rows] == task], (*where, "of", task)
+        return draw(rows, count, generator(self.seed, "explain", *where))
 
     def remembered(self, rows: Tensor, where: Where = (), how: Augment | None = None) -> Batch:
         x, y = self.memory.tensor("x")[rows], self.memory.tensor("y")[rows]
@@ -165,15 +177,25 @@ class Look:
             row = torch.full_like(index, -1)
             yield self._feed.canonical(images.pixels(index), images.y[index], row)
 
+    def rows(self, which: Tensor, size: int = CHUNK) -> Iterator[Batch]:
+        """These rows of memory."""
+        for part in torch.split(which, size) if len(which) else ():  # not every net takes no image
+            yield self._feed.remembered(part)
+
+    @torch.no_grad()
+    def features(self) -> tuple[Tensor, Tensor]:
+        """Embeddings (n,D) of all new images by BatchNorm's running statistics; labels (n,)."""
+        with self._net.frozen_statistics():
+            found = [(self._net(batch.x).z, batch.y) for batch in self.images()]
+        z, y = (torch.cat(column) for column in zip(*found, strict=True))
+        return z, y
+
     @torch.no_grad()
     def embeddings(self, flip: bool = False) -> Tensor:
         """(rows,D) of all rows of memory, or of their mirror images."""
         known = [] if flip or self._fresh is None else [self._fresh]
-        rows = torch.arange(len(self._feed.memory) - sum(map(len, known)))
-        parts = []
-        for part in torch.split(rows, CHUNK) if len(rows) else ():  # not every net takes no image
-            x = self._feed.remembered(part).x
-            parts.append(self._net(x.flip(-1) if flip else x).z)
+        every = torch.arange(len(self._feed.memory) - sum(map(len, known)))
+        parts = [self._net(b.x.flip(-1) if flip else b.x).z for b in self.rows(every)]
         return torch.cat([*parts, *known])
 
     def generator(self, purpose: str) -> torch.Generator:

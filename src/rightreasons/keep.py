@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rightreasons.feed import CHUNK, Feed, move
 from rightreasons.learners.base import Learner
-from rightreasons.memory import Column, choose, herd, interleave, join, take
+from rightreasons.memory import Column, interleave, join, take
 from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
 from rightreasons.terms import Term
@@ -21,20 +21,25 @@ CPU = torch.device("cpu")
 def keep(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor | None:
     """Make room, choose images of the new classes, and store what the terms need of them.
 
-    Herding looks at every new image; the maps of the chosen ones come from that same pass, unless
-    a term needs derivatives, which are taken for the chosen ones alone. Returns the embeddings of
-    the new rows if they were looked at: class means need not look again.
+    A learner that picks by embeddings looks at every new image; the maps of the chosen ones come
+    from that same pass, unless a term needs derivatives, which are taken for the chosen ones
+    alone. Returns the embeddings of the new rows if they were looked at: class means need not look
+    again.
     """
     memory, terms, images = learner.memory, learner.terms, task.train
     memory.shrink(task.seen)
     _refresh(learner, net, feed, task)
     quota = memory.quota(task.seen, first=task.index == 0)
     rest, held = feed.parts(task)
-    seen: dict[str, Column] = {}  # of every new image, at its place
-    if memory.pick == "herding":
+    seen: dict[str, Column] = {}  # of every new image, at its place, once one is looked at
+
+    def embeddings() -> Tensor:
         shared = () if any(term.needs_graph(net) for term in terms) else terms
-        seen = look(net, feed, shared, images, torch.arange(len(images)))
-    chosen = rest[_chosen(memory.pick, seen, images, rest, quota, feed, task, "memory")]
+        seen.update(look(net, feed, shared, images, torch.arange(len(images))))
+        return _embeddings(seen)[rest]
+
+    draw = generator(feed.seed, "memory", task.index)
+    chosen = rest[learner.pick(task, images.y[rest], embeddings, quota, draw)]
     index = interleave(chosen, held, images.y, quota, feed.held_out) if len(held) else chosen
     seen = {name: take(column, index) for name, column in seen.items()}
     if terms and not set(seen) - {"z"}:
@@ -57,29 +62,21 @@ def balance(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor:
     quota = memory.quota(task.classes[0], first=False)
     rest, _ = feed.parts(task)
     was_training = net.training
-    every = torch.arange(len(images))
-    seen = look(net.eval(), feed, (), images, every) if memory.pick == "herding" else {}
+    net.eval()
+
+    def embeddings() -> Tensor:
+        return _embeddings(look(net, feed, (), images, torch.arange(len(images))))[rest]
+
+    draw = generator(feed.seed, "memory", task.index, "balance")
+    chosen = learner.pick(task, images.y[rest], embeddings, quota, draw)
     net.train(was_training)
-    return rest[_chosen(memory.pick, seen, images, rest, quota, feed, task, "balance")]
+    return rest[chosen]
 
 
-def _chosen(
-    pick: str,
-    seen: dict[str, Column],
-    images: Images,
-    among: Tensor,
-    quota: int,
-    feed: Feed,
-    task: Task,
-    why: str,
-) -> Tensor:
-    """Places in ``among`` of ``quota`` images a class, in the order in which they are kept."""
-    if pick == "herding":
-        z = seen["z"]
-        assert isinstance(z, Tensor)
-        return herd(z[among], images.y[among], quota)
-    where = (task.index,) if why == "memory" else (task.index, why)
-    return choose(images.y[among], quota, generator(feed.seed, "memory", *where))
+def _embeddings(seen: dict[str, Column]) -> Tensor:
+    z = seen["z"]
+    assert isinstance(z, Tensor)
+    return z
 
 
 def _refresh(learner: Learner, net: Net, feed: Feed, task: Task) -> None:

@@ -36,6 +36,7 @@ from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
 from rightreasons.train import fit
 from rightreasons.types import Images, Splits, Task
+from rightreasons.wellformed import check_task
 
 TARGET = "last_block"
 EXPLAINED = 16  # images at a time: pixel maps hold the graph of the whole net
@@ -204,8 +205,9 @@ def _state(folder: Path, task: int | None) -> dict[str, Any]:
         raise UserError(
             f"{folder} has no checkpoint of task {task}; it has {', '.join(map(str, kept))}"
         )
+    path = kept[max(kept) if task is None else task]
     try:
-        return load_checkpoint(kept[max(kept) if task is None else task])
+        return check_task(load_checkpoint(path), path)
     except Damaged as error:
         raise UserError(
             f"{error}; type the command of the run once more, it goes on from the one before"

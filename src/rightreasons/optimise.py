@@ -16,10 +16,12 @@ from rightreasons.config import check_types, make
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
+from rightreasons.timing import BACKWARD, OPTIMISER, span
 from rightreasons.types import Stage, Task, Where
 
 THREADS = 1024  # the system refuses so many, in its own way
 OPTIMISERS = ("radam", "sgd", "adamw")
+PRECISIONS = ("float32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Train:
     gamma: float = 0.2
     momentum: float = 0.9
     """of sgd"""
+    nesterov: bool = False
+    """sgd looks ahead by its momentum"""
     weight_decay: float = 0.0
     freeze_bn: bool = False
     """BatchNorm by its running statistics from the second task on"""
@@ -48,6 +52,10 @@ class Train:
     """by default a crop of 4 pixels, and a flip if the data allows it"""
     later: dict[str, Any] = field(default_factory=dict)
     """what is different from the second task on, such as {batch: 10, lr: 0.002}"""
+    precision: str = "float32"
+    """of the forward: float32, or bf16 where the hardware has it; losses and maps stay float32"""
+    compile: bool = False
+    """torch.compile for the parts of the net that hold neither head nor tapped layer"""
     device: str = "auto"
     threads: int | None = None
     """CPU threads; results are equal bit by bit at an equal number"""
@@ -56,6 +64,8 @@ class Train:
         check_types(self, "train")
         if self.optimiser not in OPTIMISERS:
             raise unknown("train.optimiser", self.optimiser, OPTIMISERS)
+        if self.precision not in PRECISIONS:
+            raise unknown("train.precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch", "replay", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -70,8 +80,11 @@ class Train:
             value = getattr(self, name)
             if not 0 <= value < below:
                 raise UserError(f"train.{name} is {value}, expected 0 or more, below {below}")
+        if self.nesterov and not self.momentum:
+            raise UserError("train.nesterov needs momentum; type train.momentum=0.9")
         if self.later:
-            make(Train, self.later, "train.later", later={}, device="auto", threads=None)
+            once = {"device": "auto", "threads": None, "compile": False}  # for a whole run
+            make(Train, self.later, "train.later", later={}, **once)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch."""
@@ -103,13 +116,20 @@ def training(net: Net, parameters: Sequence[Tensor]) -> Iterator[None]:
 class Updater:
     """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
 
-    ``lr`` replaces the run's learning rate and schedule by a constant one.
+    ``lr`` replaces the run's learning rate and schedule by a constant one. ``held`` are parts of
+    parameters that stay as they are: a parameter, and how many of its first rows.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], train: Train, lr: float | None = None, seed: int = 0
+        self,
+        parameters: Sequence[Tensor],
+        train: Train,
+        lr: float | None = None,
+        seed: int = 0,
+        held: Sequence[tuple[Tensor, int]] = (),
     ) -> None:
         self.parameters, self.train, self.lr, self.seed = list(parameters), train, lr, seed
+        self.held = [(p, p.detach()[:rows].clone()) for p, rows in held if rows]
         self.optimiser = make_optimiser(self.parameters, train, lr or train.lr)
 
     def __call__(self, where: Where, loss: Tensor) -> None:
@@ -118,13 +138,21 @@ class Updater:
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr or train.rate(epoch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if train.noise:
-            by = generator(self.seed, "gradient", *where)
-            add_noise(self.parameters, noise_level(train.noise, epoch), by)
-        if train.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, train.clip)
-        self.optimiser.step()
+        with span(BACKWARD):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with span(OPTIMISER):
+            if train.noise:
+                by = generator(self.seed, "gradient", *where)
+                add_noise(self.parameters, noise_level(train.noise, epoch), by)
+            for p, rows in self.held:
+                if p.grad is not None:
+                    p.grad[: len(rows)] = 0
+            if train.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, train.clip)
+            self.optimiser.step()
+            with torch.no_grad():  # weight decay moves what has no gradient, too
+                for p, rows in self.held:
+                    p[: len(rows)] = rows
 
 
 def noise_level(noise: float, epoch: int) -> float:
@@ -144,7 +172,14 @@ def add_noise(parameters: Sequence[Tensor], level: float, by: torch.Generator) -
 def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.optim.Optimizer:
     decay = train.weight_decay
     if train.optimiser == "sgd":
-        return torch.optim.SGD(parameters, lr, train.momentum, weight_decay=decay, foreach=True)
+        return torch.optim.SGD(
+            parameters,
+            lr,
+            train.momentum,
+            weight_decay=decay,
+            nesterov=train.nesterov,
+            foreach=True,
+        )
     kind = torch.optim.RAdam if train.optimiser == "radam" else torch.optim.AdamW
     return kind(parameters, lr, weight_decay=decay, foreach=True)
 
@@ -161,3 +196,21 @@ def pick_device(name: str) -> torch.device:
         raise UserError(
             f"train.device is {name!r}, which torch cannot use here ({why}); type train.device=auto"
         ) from None
+
+
+def check_precision(name: str, device: torch.device) -> None:
+    """Refuse bf16 where it is emulated: on a CPU without it a step takes many times as long."""
+    if name == "bf16" and not has_bf16(device):
+        raise UserError(
+            f"train.precision is bf16, which this {device.type} only emulates, many times slower; "
+            "type train.precision=float32"
+        )
+
+
+def has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        has = torch.cpu.get_capabilities()
+        return bool(has.get("avx512_bf16") or has.get("amx_bf16") or has.get("bf16"))
+    return True

@@ -98,6 +98,8 @@ def _row(benchmark: str, name: str, mean: list[float], std: list[float] | None =
         words.append(f"net.name={NETS[net]}")
         words += [f"rrr.explain={EXPLAINERS[explainer]}"] if explainer else []
     ours = SHORT.get(method, method.lower())
+    if benchmark.startswith("cub200") and ours.split("+")[0] in ("icarl", "eeil"):
+        ours = "+".join([f"{ours.split('+')[0]}-fscil", *ours.split("+")[1:]])
     if benchmark.startswith("imagenet100"):  # the level of its LwF row is that of LwF.MC
         ours = ours.replace("lwf", "lwf-mc")
     return Row(name, ours, tuple(words), tuple(mean), tuple(std or ()))

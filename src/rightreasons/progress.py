@@ -20,6 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from rightreasons.runfiles import load_json
+
 SILENCE = 10.0  # seconds without a plain line, at most
 NOTED = {"at", "step", "of", "left", "losses", "time"}  # keys of a line of the diary
 
@@ -122,11 +124,11 @@ def duration(seconds: float) -> str:
 def notes(folder: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's diary; one that is being written is not read."""
     path = folder / "progress.jsonl"
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
     found = []
     for line in lines:
         try:
-            note = json.loads(line)
+            note = load_json(line)
         except ValueError:
             continue
         if isinstance(note, dict) and set(note) >= NOTED and isinstance(note["losses"], dict):

@@ -56,6 +56,10 @@ LEARNERS = Known(
         "icarl": "rightreasons.learners.icarl:ICaRL",
         "eeil": "rightreasons.learners.eeil:EEIL",
         "bic": "rightreasons.learners.bic:BiC",
+        "itaml": "rightreasons.learners.itaml:ITAML",
+        "icarl-fscil": "rightreasons.learners.fscil:ICaRLFSCIL",
+        "eeil-fscil": "rightreasons.learners.fscil:EEILFSCIL",
+        "topic": "rightreasons.learners.topic:TOPIC",
     },
 )
 TERMS = Known(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from rightreasons.nets.net import Net
 from rightreasons.pointing import Outcomes, right_after_and_at_the_end
 
 MODES = ("class", "task")
+GROUPS = re.compile(r"p[1-9]\d*")
 
 
 @dataclass
@@ -27,8 +29,9 @@ class Result:
     @property
     def matrices(self) -> dict[str, Matrix]:
         """(T,T) each: ``class`` over all classes seen, ``task`` within the image's own task,
-        ``top5`` where every record has it."""
-        made = {how: self._accuracy(how) for how in MODES}
+        ``top5`` where every record has it; for learners that look for the image's task, ``p20``
+        with groups of 20 images of one task and ``p1`` with single ones."""
+        made = {how: self._accuracy(how) for how in (*MODES, *self.groups)}
         if self.has_top5:
             made["top5"] = self._accuracy("top5")
         if self.has_masks:
@@ -39,6 +42,12 @@ class Result:
     @property
     def has_top5(self) -> bool:
         return all("top5" in record["accuracy"] for record in self.records)
+
+    @property
+    def groups(self) -> list[str]:
+        """``p20`` and ``p1``: by how many test images of one task its task was found, if it was."""
+        known = [{how for how in r["accuracy"] if GROUPS.fullmatch(how)} for r in self.records]
+        return sorted(set.intersection(*known), key=lambda how: -int(how[1:]))
 
     @property
     def has_masks(self) -> bool:
@@ -99,6 +108,7 @@ class Result:
             "forgetting": _plain(self.forgetting),
             "task_aware_accuracy": _plain(metrics.final_accuracy(self.matrices["task"])),
             **({"top5": _plain(float(self.curve("top5")[-1]))} if self.has_top5 else {}),
+            **{how: _plain(float(self.curve(how)[-1])) for how in self.groups},
             **(self._pointing() if self.has_masks else {}),
             "drift": last["drift"],
             "drift_cosine": _mean(last["drift"]["cosine"]),

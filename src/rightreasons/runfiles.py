@@ -1,10 +1,13 @@
-"""Files of a run folder that need no torch: whole or absent, one process at a time, plain YAML."""
+"""Files of a run folder that need no torch: whole or absent, one process at a time, plain."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from rightreasons.errors import UserError
+from rightreasons.errors import RunWarning, UserError
 
 PARTIAL = ".partial"  # ending of a file that is being written
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 class Sink:
@@ -44,10 +48,15 @@ class Sink:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Sink]:
-    """All of a file or nothing: temporary name, sync of file and folder, rename."""
-    partial = path.with_name(path.name + PARTIAL)
+    """All of a file or nothing: temporary name, sync of file and folder, rename.
+
+    The name is the process's own, for runs may share a file; what bears it already is removed and
+    not written to: it could be a link to somewhere else.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, NEW, 0o666)
         try:
             sink = Sink(descriptor)
             yield sink
@@ -100,8 +109,14 @@ class Lock:
             raise UserError(
                 f"another process works in {folder}; wait until it has ended, or pass another --out"
             ) from None
-        except OSError:  # a file system without locks, such as some that are mounted over a network
+        except OSError as error:  # a file system without locks, such as some over a network
             self.free()
+            warnings.warn(
+                f"{folder} cannot be locked ({error.strerror}); see that no other process works in "
+                "it",
+                RunWarning,
+                stacklevel=3,
+            )
 
     def free(self) -> None:
         if self.descriptor is not None:
@@ -109,7 +124,23 @@ class Lock:
             self.descriptor = None
 
 
-# --- YAML ------------------------------------------------------------------------------------
+# --- what is read ----------------------------------------------------------------------------
+
+
+def contents(path: Path) -> bytes:
+    """All of a file, if it is one: a pipe or a device would never end."""
+    if path.exists() and not path.is_file():
+        code = errno.EISDIR if path.is_dir() else errno.EINVAL
+        raise OSError(code, os.strerror(code), str(path))
+    return path.read_bytes()
+
+
+def load_json(text: str | bytes) -> Any:
+    """The plain value that a text holds; ``ValueError`` with the reason if it holds none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -142,7 +173,7 @@ def dump_yaml(value: Any) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
+        content = load_yaml(contents(path).decode("utf-8"))
     except ValueError as error:  # bytes that are no text are one, too
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is not valid YAML ({why}); put the run's own file back") from error

@@ -25,10 +25,22 @@ from rightreasons.checkpoints import (
 )
 from rightreasons.config import complete
 from rightreasons.errors import Damaged, RunWarning, UserError
-from rightreasons.runfiles import PARTIAL, Lock, differences, dump_yaml, read_config, whole, write
+from rightreasons.runfiles import (
+    PARTIAL,
+    Lock,
+    contents,
+    differences,
+    dump_yaml,
+    load_json,
+    read_config,
+    whole,
+    write,
+)
+from rightreasons.wellformed import check_step, check_task
 
 EVERY = 200  # steps between two checkpoints
 KEPT = 2  # checkpoints inside a task: the last ones
+INSIDE = ("checkpoints", "maps", "progress.jsonl")  # what is written to, and not replaced
 BEYOND = ("extensions", "branch")  # keys of a config that no preset has
 
 
@@ -58,8 +70,9 @@ class Run:
         result, records = (self.folder / name for name in ("result.json", "records.jsonl"))
         done = checkpoints(self.folder)
         try:
-            ended = "R" in json.loads(result.read_bytes())
-            return ended and records.read_text("utf-8") == _lines(load_checkpoint(done[-1]))
+            ended = "R" in load_json(contents(result))
+            last = check_task(load_checkpoint(done[-1]), done[-1])
+            return ended and contents(records) == _lines(last).encode()
         except (OSError, ValueError, LookupError, TypeError):  # missing, damaged, or not yet there
             return False
 
@@ -68,6 +81,12 @@ class Run:
         path = self.folder / "config.yaml"
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file, expected a folder; pass another --out")
+        for name in INSIDE:
+            if (self.folder / name).is_symlink():
+                raise UserError(
+                    f"{self.folder / name} is a link, and a run writes in its own folder alone; "
+                    "put there what it leads to, or pass another --out"
+                )
         if path.exists():
             different = differences(_today(read_config(self.folder)), self.config)
             if different:
@@ -94,10 +113,10 @@ class Run:
             write(self.folder / "config.yaml", dump_yaml(self.config))
         if not (self.folder / "environment.json").exists():
             write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
-        inside = self.folder / "checkpoints"
-        inside.mkdir(exist_ok=True)
-        for left in (*self.folder.glob(f"*{PARTIAL}"), *self.folder.glob(f"*/*{PARTIAL}")):
-            left.unlink()  # of a process that was killed while it wrote
+        (self.folder / "checkpoints").mkdir(exist_ok=True)
+        for place in (self.folder, self.folder / "checkpoints", self.folder / "maps"):
+            for left in place.glob(f"*{PARTIAL}"):
+                left.unlink()  # of a process that was killed while it wrote
         saved = self._newest(start)
         if saved.task is not None:
             self._write_records(saved.task)
@@ -139,14 +158,15 @@ class Run:
         if (tasks, 0) == begins:
             task = start
         elif tasks:
-            task = load_checkpoint(self._path((tasks, 0)))
-            if len(task.get("records", ())) != tasks:
-                raise Damaged(f"{self._path((tasks, 0))} is not of task {tasks}")
+            path = self._path((tasks, 0))
+            task = check_task(load_checkpoint(path), path)
+            if len(task["records"]) != tasks:
+                raise Damaged(f"{path} is not of task {tasks}")
         if not steps:
             return Saved(task)
         path = self._path(place)
-        step = load_checkpoint(path)
-        if step.get("steps") != steps or "learner" not in step:
+        step = check_step(load_checkpoint(path), path)
+        if step["steps"] != steps:
             raise Damaged(f"{path} is not of step {steps}")
         try:
             learner = fill(step["learner"], task["learner"] if task else {})
@@ -173,7 +193,7 @@ class Run:
 
     def _write_records(self, state: dict[str, Any]) -> None:
         path = self.folder / "records.jsonl"
-        if not path.exists() or path.read_bytes() != _lines(state).encode():
+        if not path.is_file() or path.read_bytes() != _lines(state).encode():
             write(path, _lines(state))
 
     def save_maps(self, task: int, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -185,10 +205,11 @@ class Run:
             sink.write(content.getvalue())
 
     def finish(self, summary: dict[str, Any]) -> None:
-        write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
+        """The result, last: nobody goes on with a run that has one."""
         for place, path in found_in(self.folder).items():
             if place[1]:
                 path.unlink()
+        write(self.folder / "result.json", json.dumps(summary, indent=1) + "\n")
 
 
 def _lines(state: dict[str, Any]) -> str:

@@ -40,6 +40,7 @@ def listing() -> None:
     """Names of everything, one line each."""
     from rightreasons.explainers import EXPLAINERS
     from rightreasons.nets import NETS
+    from rightreasons.study.plan import load, studies
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
@@ -56,6 +57,7 @@ def listing() -> None:
         | _lines(OTHER_NETS)
         | {"any other": OTHERS},
         "data source": _lines(SOURCES),
+        "study": {name: load(name).about for name in studies()},
     }
     for kind, members in kinds.items():
         for i, (name, about) in enumerate(members.items()):
@@ -84,6 +86,7 @@ def show(name: str) -> None:
     from rightreasons.memory import Memory
     from rightreasons.nets import NETS
     from rightreasons.optimise import Train
+    from rightreasons.study.plan import studies
 
     sections = {"train": Train, "memory": Memory, "stream": StreamFields, "net": NetFields}
     presets = benchmarks()
@@ -92,6 +95,8 @@ def show(name: str) -> None:
         if name in SOURCES:  # a benchmark and a source may share a name
             print()
             _fields("data", find("", SOURCES, name))
+    elif name in studies():
+        print(studies()[name].rstrip())
     elif name in sections:
         _fields(name, sections[name])
     elif name in SOURCES:
@@ -108,7 +113,8 @@ def show(name: str) -> None:
         for term in terms:
             _fields(term, find("", TERMS, term))
     else:
-        known = [*presets, *LEARNERS, *TERMS, *explainer_names(), *NETS, *SOURCES, *sections]
+        names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]
+        known = [*presets, *LEARNERS, *TERMS, *names]
         raise unknown("name", name, known)
 
 

@@ -26,13 +26,29 @@ Point = Callable[[Tensor, Tensor], Tensor]
 
 def explained(net: Net, at: Tensor | Out, *taps: str) -> Out:
     """The pass to explain: a given one, or one of these images by running statistics."""
+    if net.classes == 0:
+        raise UserError(
+            f"{net.name} has no classes yet; call net.grow(classes), or keep those of a trained "
+            "classifier: rr.net(module, keep_head=True)"
+        )
     if isinstance(at, Out):
-        for tap in taps:
-            if tap not in at.maps:
-                raise UserError(f"the pass lacks the tap {tap!r}; call net(x, taps=({tap!r},))")
-        return at
+        return _tapped(at, *taps)
+    if not all(p.requires_grad for p in net.parameters()):
+        taps = (INPUT, *taps)  # before a frozen layer no weight would start the graph
     with net.frozen_statistics(), torch.enable_grad():
         return net(at, taps=taps)
+
+
+def images_of(at: Tensor | Out) -> Tensor:
+    """The images alone, for passes of the explainer's own."""
+    return (at if isinstance(at, Tensor) else _tapped(at, INPUT).maps[INPUT]).detach()
+
+
+def _tapped(out: Out, *taps: str) -> Out:
+    for tap in taps:
+        if tap not in out.maps:
+            raise UserError(f"the pass lacks the tap {tap!r}; call net(x, taps=({tap!r},))")
+    return out
 
 
 def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = None) -> Tensor:

@@ -69,7 +69,9 @@ def pack(value: Any) -> Any:
         }
     if isinstance(value, dict):
         return {k: pack(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
+    if type(value) is tuple:
+        return {"tuple!": [pack(v) for v in value]}
+    if isinstance(value, list):
         return [pack(v) for v in value]
     if isinstance(value, np.generic):
         return value.item()  # a NumPy number is a float, and yet not one that loads again
@@ -84,6 +86,8 @@ def unpack(value: Any, net: Net, device: torch.device | None = None) -> Any:
     if isinstance(value, dict):
         if "ragged!" in value:
             return Ragged(*value["ragged!"])
+        if "tuple!" in value:
+            return tuple(unpack(v, net, device) for v in value["tuple!"])
         if "net!" in value:
             made = restore(copy.deepcopy(net), value)
             return made.train(value["training"]).requires_grad_(value["trains"])

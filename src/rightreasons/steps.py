@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rightreasons.errors import UserError
 from rightreasons.feed import Feed
 from rightreasons.keep import balance
 from rightreasons.learners.base import Learner
 from rightreasons.losses import TASK, At, Losses
 from rightreasons.nets.net import Net
-from rightreasons.optimise import Train, Updater, pick_device, training
+from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
 from rightreasons.randomness import key
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
+from rightreasons.timing import FORWARD, LOSS, OWN_FORWARD, span
 from rightreasons.types import Batch, Out, Stage, Task, Where
 
 
@@ -51,9 +53,10 @@ class Steps:
         self.learner, self.net, self.train, self.seed = learner, net, train, seed
         self.memory = learner.memory
         self.device = pick_device(train.device)
+        check_precision(train.precision, self.device)
         cut = train.augment.cut if train.augment else None
         self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
-        self.losses = Losses(learner)
+        self.losses = Losses(learner, net)
         self.steps = 0  # of the task
         self.at = At(1, 0, 1, train.lr)
         self.underway: Underway | None = None
@@ -69,10 +72,16 @@ class Steps:
         if saved is None:
             self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = self.learner.trained(self.net, stage)
-        update = Updater(parameters, train, seed=self.seed)
+        rows = task.classes[0] if "new_rows" in stage.params.split("+") else 0
+        held = [(p, rows) for p in self.net.head.parameters()]
+        update = Updater(parameters, train, seed=self.seed, held=held)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
         aside = replace(train, optimiser="radam", weight_decay=0.0)
-        apart = [(term, Updater(parameters, aside, term.apart)) for term in terms if term.apart]
+        apart = [
+            (term, Updater(parameters, aside, term.apart, held=held))
+            for term in terms
+            if term.apart
+        ]
         joint = [term for term in terms if not term.apart]
         here = self._underway(task, stage, number, [update, *(own for _, own in apart)], saved)
         for epoch in range(here.epoch, train.epochs):
@@ -109,28 +118,42 @@ class Steps:
                 chosen = balance(self.learner, self.net, self.feed, task)
             self.underway = Underway(number, chosen, updates)
         else:
-            for update, state in zip(updates, saved["optimisers"], strict=True):
-                update.optimiser.load_state_dict(state)
+            try:
+                for update, state in zip(updates, saved["optimisers"], strict=True):
+                    update.optimiser.load_state_dict(state)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"the optimiser of a checkpoint does not fit this run ({error}); remove the "
+                    "checkpoint, or pass another --out"
+                ) from error
             self.underway = Underway(
                 number, saved["balanced"], updates, saved["epoch"], saved["step"]
             )
         return self.underway
 
-    def objective(self, stage: Stage, terms: Sequence[Term], where: Where, batch: Batch) -> Tensor:
-        """The learner's loss and its terms on one batch."""
+    def objective(
+        self,
+        stage: Stage,
+        terms: Sequence[Term],
+        where: Where,
+        batch: Batch,
+        task: int | None = None,
+    ) -> Tensor:
+        """The learner's loss and its terms on one batch; with ``task``, terms draw its rows."""
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
-        with self.net.frozen_statistics() if frozen else nullcontext():
-            out = self.net(batch.x, taps=taps_of(shared))
-        loss = self.learner.loss(self.net, out, batch, stage)
+        with span(FORWARD):
+            out = self._see(batch.x, shared, frozen)
+        with span(LOSS):
+            loss = self.learner.loss(self.net, out, batch, stage)
         self.losses.note(TASK, loss, self.at, out, batch)
-        for value in self._terms(terms, out, batch, where):
+        for value in self._terms(terms, out, batch, where, task):
             loss = loss + value
         return loss
 
     def _terms(
-        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where
+        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where, task: int | None = None
     ) -> Iterator[Tensor]:
         """Each term times its weight. Terms that look at the same rows share a forward."""
         groups: dict[tuple[Any, ...], list[Term]] = {}
@@ -145,18 +168,32 @@ class Steps:
                 seen, rows = out.where(old), batch.where(old)
             else:
                 how = self.train.augment if group[0].view == "ignore" else None
-                rows = self.feed.explained(group[0].rows, where, how)
+                rows = self.feed.explained(group[0].rows, where, how, task)
+                if not len(rows.y):
+                    continue
                 seen = self._forward(group, rows)
             columns = self.feed.columns(rows.row)
             for term in group:
-                value = term(self.net, seen, rows, columns)
-                self.losses.note(term.name, value, self.at)
+                with span(term.name):
+                    value = term(self.net, seen, rows, columns)
+                self.losses.note(term.name, value, self.at, weight=term.weight)
                 yield term.weight * value
 
     def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
         """A forward for terms alone."""
-        with self.net.frozen_statistics() if terms[0].frozen else nullcontext():
-            return self.net(batch.x, taps=taps_of(terms))
+        name = OWN_FORWARD.format("+".join(term.name for term in terms))
+        with span(name):
+            return self._see(batch.x, terms, terms[0].frozen)
+
+    def _see(self, x: Tensor, terms: Sequence[Term], frozen: bool) -> Out:
+        """What the net says of images, in the run's precision, given on in float32."""
+        with self.net.frozen_statistics() if frozen else nullcontext():
+            if self.train.precision == "float32":
+                return self.net(x, taps=taps_of(terms))
+            with torch.autocast(self.device.type, torch.bfloat16):
+                out = self.net(x, taps=taps_of(terms))
+        maps = {tap: value.float() for tap, value in out.maps.items()}
+        return Out(out.logits.float(), out.z.float(), maps)
 
     def rehearse(self, term: Term, update: Updater, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
@@ -169,7 +206,7 @@ class Steps:
             torch.default_generator.manual_seed(draw)  # dropout
             batch = self.feed.remembered(rows, (*where, step), how)
             value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
-            self.losses.note(term.name, value, self.at)
+            self.losses.note(term.name, value, self.at, weight=term.weight)
             update(where, term.weight * value)
 
 

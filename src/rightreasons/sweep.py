@@ -11,8 +11,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,10 +36,13 @@ from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
 from rightreasons.metrics import over_images
 from rightreasons.registry import TERMS, split_method
-from rightreasons.runfiles import read_config, whole, write
+from rightreasons.reports.check import damage
+from rightreasons.runfiles import load_json, read_config, whole, write
 from rightreasons.tables import compared, markdown, single
+from rightreasons.timing import LOADING, span
 
 WORKERS = 2
+LOOK = 1.0  # seconds between two looks at how far runs are
 
 
 def folder_of(config: dict[str, Any], out: Path | None = None) -> Path:
@@ -61,16 +65,30 @@ def run_seeds(
     first = resolve(benchmark, method, overrides)
     if seeds < 1:
         raise UserError(f"--seeds is {seeds}, expected at least 1")
+    _check_out(out)
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
         folder = out if out and seeds == 1 else folder_of(config, out)
         _run_one(config, folder, checkpoint)
 
 
+def _check_out(out: Path | None) -> None:
+    """Refuse a folder for runs that is, or is below, a file."""
+    there = next((path for path in (out, *out.parents) if path.exists()), None) if out else None
+    if there is not None and not there.is_dir():
+        raise UserError(f"{there} is a file, expected a folder; pass another --out")
+
+
+def _check_interval(checkpoint: int | None) -> None:
+    if checkpoint is not None and checkpoint < 1:
+        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
+
+
 def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoint: int) -> None:
     """``RUN@task3``, with other keys from there on."""
     from rightreasons.branch import branch
 
+    _check_out(out)
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
     for path in made.maps:
@@ -99,23 +117,22 @@ def execute(
 
     ``prefix`` holds or gets the first task.
     """
-    import torch
+    with span(LOADING):
+        import torch
 
-    from rightreasons.runs import EVERY, Run
-    from rightreasons.train import fit
+        from rightreasons.runs import EVERY, Run
+        from rightreasons.train import fit
 
-    checkpoint = EVERY if checkpoint is None else checkpoint
-    if checkpoint < 1:
-        raise UserError(f"--checkpoint is {checkpoint}, expected at least 1 step")
-
+    _check_interval(checkpoint)
     if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
         threads = _recorded_threads(folder) or torch.get_num_threads()
         config = config | {"train": config["train"] | {"threads": threads}}
     run = Run(folder, config)
     if run.check() and run.finished:
         return False
-    parts = build(config)
-    net, stream = parts.load()
+    with span(LOADING):
+        parts = build(config)
+        net, stream = parts.load()
     fit(
         parts.learner,
         net,
@@ -126,7 +143,7 @@ def execute(
         progress=show,
         prefix=prefix,
         start=start,
-        checkpoint=checkpoint,
+        checkpoint=EVERY if checkpoint is None else checkpoint,
     )
     return True
 
@@ -154,8 +171,12 @@ def compare(
         raise UserError(f"--seeds is {seeds}, expected at least 1")
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
+    if table is not None and table.is_dir():
+        raise UserError(f"--table {table} is a folder, expected a file such as {table}/table.md")
     if table is not None and not table.absolute().parent.is_dir():
         raise UserError(f"--table {table} is in a folder that does not exist; make it first")
+    _check_out(out)
+    _check_interval(checkpoint)
     carried = {term for method in methods for term in split_method(method)[1]}
     for word in overrides:
         section = word.split(".")[0]
@@ -169,7 +190,7 @@ def compare(
             config = resolve(benchmark, method, _for(method, others), seed)
             config["train"]["threads"] = 1
             folder = folder_of(config, out)
-            shared = _prefix(config, folder) if share else None
+            shared = prefix_of(config, folder.parent.parent) if share else None
             jobs.append(Job(config, folder, shared, checkpoint))
     begun = time.monotonic()
     run_all(jobs)
@@ -190,36 +211,58 @@ def _for(method: str, overrides: Sequence[str]) -> list[str]:
     return [word for word in overrides if word.split(".")[0] not in absent]
 
 
-def _prefix(config: dict[str, Any], folder: Path) -> Path:
-    """Where the shared first task of this learner and seed is kept."""
+def prefix_of(config: dict[str, Any], base: Path) -> Path:
+    """Where, below a folder, the shared first task of this learner and seed is kept."""
     _, terms = split_method(config["method"])
     shared = {k: v for k, v in config.items() if k not in (*terms, "method")}
     shared["version"] = __version__
     text = json.dumps(shared, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return folder.parent.parent / "prefix" / f"{digest}.pt"
+    return base / "prefix" / f"{digest}.pt"
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
+    """A run to be made; ``name`` tells it from others of the same method and seed."""
+
     config: dict[str, Any]
     folder: Path
     prefix: Path | None
     checkpoint: int | None = None
+    name: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.config['method']} seed {self.config['seed']}"
+        return self.name or f"{self.config['method']} seed {self.config['seed']}"
 
 
-def run_all(jobs: Sequence[Job]) -> None:
-    """All jobs, two at a time with one thread each; those of one prefix wait for it."""
+Work = Callable[[Job], object]
+
+
+def make(job: Job) -> bool:
+    """What a worker does with a job."""
+    return execute(job.config, job.folder, False, job.prefix, job.checkpoint)
+
+
+def _nothing(job: Job) -> None:
+    """Nothing is to be done after a job."""
+
+
+def run_all(
+    jobs: Sequence[Job], workers: int = WORKERS, work: Work = make, done: Work = _nothing
+) -> None:
+    """All jobs, two at a time with one thread each; those of one prefix wait for it.
+
+    ``work`` is called in a worker process, ``done`` here when it has returned.
+    """
+    if not jobs:
+        return
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)  # read when a worker imports torch
-    pool = ProcessPoolExecutor(min(WORKERS, len(jobs)), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn"))
     try:
-        _drive(pool, list(jobs))
+        _drive(pool, list(jobs), workers, work, done)
     except BrokenProcessPool:
         raise UserError(
             "a worker process died (out of memory?); the same command goes on from the last "
@@ -254,36 +297,41 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _drive(pool: ProcessPoolExecutor, waiting: list[Job]) -> None:
-    running: dict[Future[bool], Job] = {}
-    with Board([job for job in waiting]) as board:
+def _drive(
+    pool: ProcessPoolExecutor, waiting: list[Job], workers: int, work: Work, done: Work
+) -> None:
+    running: dict[Future[object], Job] = {}
+    with Board(waiting) as board:
         while waiting or running:
             busy = {job.prefix for job in running.values() if job.prefix}
-            for job in list(waiting):
-                if len(running) >= WORKERS:
+            for job in list(waiting) if len(running) < workers else ():
+                if len(running) >= workers:
                     break
                 if job.prefix in busy and job.prefix and not job.prefix.exists():
                     continue  # its first task is being trained by another run
-                words = (job.config, job.folder, False, job.prefix, job.checkpoint)
                 with _deaf():
-                    future = pool.submit(execute, *words)
-                running[future] = job
+                    running[pool.submit(work, job)] = job
                 busy |= {job.prefix} if job.prefix else set()
                 waiting.remove(job)
-            time.sleep(0.2)
-            board.look()
-            for future in [f for f in running if f.done()]:
-                running.pop(future)
+            ended = wait(running, LOOK, FIRST_COMPLETED).done
+            board.look(running.values())
+            for future in ended:
+                job = running.pop(future)
                 future.result()
-        board.look()
+                done(job)
 
 
 class Board:
-    """What runs and how far it is, read from the run folders."""
+    """What runs and how far it is, read from the folders of the runs that are under way."""
 
-    def __init__(self, jobs: list[Job]) -> None:
-        self.jobs = jobs
-        self.tasks = {job.label: 0 for job in jobs}
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        counts = Counter(job.label for job in jobs)
+        self.labels = {  # two of one name are told apart by their folders
+            job: job.label if counts[job.label] == 1 else f"{job.label} ({job.folder})"
+            for job in jobs
+        }
+        self.tasks = dict.fromkeys(jobs, 0)
+        self.sizes = dict.fromkeys(jobs, 0)
         self.console = Console(stderr=True, highlight=False)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -304,19 +352,32 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def look(self) -> None:
-        for job in self.jobs:
+    def look(self, running: Iterable[Job]) -> None:
+        """Say what is new; a file of the size that it had is not read."""
+        for job in running:
+            size = _size(job.folder / "records.jsonl")
+            if size == self.sizes[job]:
+                continue
+            self.sizes[job] = size
             done = _records(job.folder)
-            if len(done) > self.tasks[job.label]:
-                self.tasks[job.label] = len(done)
+            if len(done) > self.tasks[job]:
+                self.tasks[job] = len(done)
                 finished, last = sum(self.tasks.values()), done[-1]
                 self.console.print(
-                    f"[{finished}/{self.total}] {job.label}  task {len(done)}/"
+                    f"[{finished}/{self.total}] {self.labels[job]}  task {len(done)}/"
                     f"{_tasks(job.config)}  accuracy on all classes seen "
                     f"{100 * over_images(last['accuracy']['class'], last['test_images']):.1f} %",
                     markup=False,
+                    soft_wrap=True,
                 )
-                self.bar.update(self.id, completed=finished, description=job.label)
+                self.bar.update(self.id, completed=finished, description=self.labels[job])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # not there yet
+        return 0
 
 
 def _tasks(config: dict[str, Any]) -> int:
@@ -325,8 +386,10 @@ def _tasks(config: dict[str, Any]) -> int:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
+    """Whole records of a run; a damaged one is left out, and the run will write it anew."""
     try:
-        lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError):  # not there yet, or damaged: the run will write it anew
+        lines = (folder / "records.jsonl").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
         return []
+    whole_ones = [line for k, line in enumerate(lines) if not damage(line, k)]
+    return [load_json(line) for line in whole_ones]

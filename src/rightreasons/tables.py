@@ -14,7 +14,15 @@ from rich.console import Group as RichGroup
 from rich.console import RenderableType
 from rich.text import Text
 
-from rightreasons.reports.measures import MEASURES, cell, interval, size, spread
+from rightreasons.reports.measures import (
+    MEASURES,
+    cell,
+    groups,
+    interval,
+    measure,
+    size,
+    spread,
+)
 from rightreasons.reports.read import Group, Line, group, read_run
 from rightreasons.reports.table import Table
 from rightreasons.stats import t_interval
@@ -33,7 +41,8 @@ SEEDS = ("accuracy", "average", "forgetting", "PG-ACC")
 def single(folder: Path) -> RenderableType:
     """The numbers of one run."""
     run = read_run(folder)
-    rows = [[MEASURES[key].name, cell(key, run.numbers.get(key))] for key in MEASURES]
+    keys = [*groups(run.numbers), *MEASURES]
+    rows = [[measure(key).name, cell(key, run.numbers.get(key))] for key in keys]
     rows = [row for row in rows if row[1]]
     rows += [["images", size(run.numbers["bytes"]["images"])]]
     rows += [["maps", size(run.numbers["bytes"]["maps"])]]
@@ -66,24 +75,43 @@ def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
 
 
 def known(found: Group, keys: Sequence[str]) -> list[str]:
-    """Measures that every finished run has."""
+    """Measures that every finished run has; beside accuracy, those by groups that some have."""
     every = [run.numbers for line in found.finished for run in line.finished]
-    return [key for key in keys if every and all(n.get(key) is not None for n in every)]
+    have = [key for key in keys if every and all(n.get(key) is not None for n in every)]
+    some = groups(key for numbers in every for key in numbers) if "accuracy" in have else []
+    return [*have[:1], *some, *have[1:]] if have[:1] == ["accuracy"] else have
+
+
+def values(line: Line, key: str) -> list[float]:
+    """Of a method's finished runs, if they have it."""
+    found = [run.numbers.get(key) for run in line.finished]
+    return [value for value in found if value is not None]
+
+
+def _single(found: Group) -> str:
+    """What accuracy means for learners that are tested by groups too."""
+    names = [line.label for line in found.finished if groups(line.finished[0].numbers)]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)}: accuracy, and all else that is not said to be by groups, is of "
+        "single images (p=1); with p images of one task at a time the task is found more easily."
+    )
 
 
 def means(found: Group, keys: Sequence[str] = tuple(MEASURES), what: str = "") -> Table:
     """Mean and deviation over seeds."""
     keys = known(found, keys)
     rows = [
-        [line.label, *(spread(key, [run.numbers[key] for run in line.finished]) for key in keys)]
-        for line in found.finished
+        [line.label, *(spread(key, values(line, key)) for key in keys)] for line in found.finished
     ]
     counts = sorted({len(line.finished) for line in found.finished})
     many = " or ".join(map(str, counts)) + (" seed" if counts == [1] else " seeds")
     title = f"{found.title}, {what + ', ' if what else ''}{many}, %, mean ± std"
     links = [_anchor(line) for line in found.finished]
-    head = ["method", *(MEASURES[key].name for key in keys)]
-    return Table(title, head, rows if keys else [], links=links)
+    head = ["method", *(measure(key).name for key in keys)]
+    note = _single(found) if "accuracy" in keys else ""
+    return Table(title, head, rows if keys else [], note, links)
 
 
 def pointing(found: Group, task_aware: bool = False) -> Table:
@@ -105,13 +133,14 @@ def pointing(found: Group, task_aware: bool = False) -> Table:
 
 def seen(found: Group) -> Table:
     """Accuracy on all classes seen so far, task by task: the paper's tables."""
-    rows = []
+    rows, links = [], []
     for line in found.finished:
-        curves = [run.result.seen for run in line.finished]
-        cells = [spread("accuracy", [float(c[k]) for c in curves]) for k in range(found.tasks)]
-        rows.append([line.label, *cells])
+        for how in groups(line.finished[0].numbers) or ["class"]:
+            curves = [run.result.curve(how) for run in line.finished]
+            cells = [spread("accuracy", [float(c[k]) for c in curves]) for k in range(found.tasks)]
+            rows.append([line.label if how == "class" else f"{line.label}, p={how[1:]}", *cells])
+            links.append(_anchor(line))
     head = ["method", *(str(k + 1) for k in range(found.tasks))]
-    links = [_anchor(line) for line in found.finished]
     title = f"{found.title}, accuracy on all classes seen after each task, %, mean ± std"
     return Table(title, head, rows, links=links)
 
@@ -121,10 +150,10 @@ def seeds(found: Group, keys: Sequence[str] = SEEDS) -> Table:
     keys = known(found, keys)
     runs = [(line, run) for line in found.finished for run in line.finished]
     rows = [
-        [f"{line.label}, seed {run.seed}", *(cell(key, run.numbers[key]) for key in keys)]
+        [f"{line.label}, seed {run.seed}", *(cell(key, run.numbers.get(key)) for key in keys)]
         for line, run in runs
     ]
-    head = ["run", *(MEASURES[key].name for key in keys)]
+    head = ["run", *(measure(key).name for key in keys)]
     links = [f"run-{run.name}" for _, run in runs]
     return Table("every seed, %", head, rows, links=links)
 
@@ -139,29 +168,35 @@ def pairs(found: Group, keys: Sequence[str] = PAIRED) -> Table:
         if matched:
             rows.append([f"{line.label} - {base.label}", str(matched), *cells])
             links.append(_anchor(line))
-    head = ["difference", "seeds", *(MEASURES[key].name for key in keys)]
+    head = ["difference", "seeds", *(measure(key).name for key in keys)]
     title = "matched differences in points, mean and 95 % t interval over seeds"
     return Table(title, head, rows, _herding(found), links)
 
 
 def differences(line: Line, base: Line, key: str) -> list[float]:
     """Of the seeds that both have."""
-    partner = {run.seed: run.numbers[key] for run in base.finished}
-    return [r.numbers[key] - partner[r.seed] for r in line.finished if r.seed in partner]
+    there = [{r.seed: r.numbers[key] for r in each.finished if key in r.numbers}
+             for each in (line, base)]  # fmt: skip
+    return [there[0][seed] - there[1][seed] for seed in there[0] if seed in there[1]]
 
 
 def sentences(found: Group) -> list[str]:
     """What each pair shows of accuracy, plainly."""
     if not known(found, ["accuracy"]):
         return []
-    said = [
-        (line, base, [100 * d for d in differences(line, base, "accuracy")])
-        for line, base in found.pairs()
-    ]
-    return [_sentence(line.label, base.label, gaps) for line, base, gaps in said if gaps]
+    said = []
+    for line, base in found.pairs():
+        for key in groups(line.finished[0].numbers if line.finished else ()) or ["accuracy"]:
+            gaps = [100 * d for d in differences(line, base, key)]
+            how = "" if key == "accuracy" else f" (p={key[1:]})"
+            said += [sentence(f"{line.label}{how}", f"{base.label}{how}", gaps)] if gaps else []
+    return said
 
 
-def _sentence(method: str, base: str, gaps: list[float]) -> str:
+ENOUGH = 5  # seeds for a claim
+
+
+def sentence(method: str, base: str, gaps: list[float]) -> str:
     n = len(gaps)
     if n < 2:
         return f"{method} against {base}: one seed says nothing about a difference."
@@ -169,9 +204,10 @@ def _sentence(method: str, base: str, gaps: list[float]) -> str:
     says = f"{method} against {base}: accuracy {mean(gaps):+.1f} points over {n} matched seeds"
     if low <= 0 <= high:
         return f"{says}; the interval {low:+.1f} to {high:+.1f} includes zero, so nothing is shown."
-    word = "gain" if low > 0 else "loss"
-    few = "" if n >= 5 else f", though {n} seeds are few"
-    return f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero: a {word}{few}."
+    says = f"{says}; the interval {low:+.1f} to {high:+.1f} excludes zero"
+    if n < ENOUGH:
+        return f"{says}, but {n} seeds are few: below {ENOUGH} nothing is claimed."
+    return f"{says}: a {'gain' if low > 0 else 'loss'}."
 
 
 def _herding(found: Group) -> str:
@@ -230,6 +266,8 @@ def settings(found: Group) -> Table:
     order = found.config.get("stream", {}).get("order", "as given")
     order = "drawn by the seed" if order == "seed" else order
     note = f"Class order: {order if isinstance(order, str) else 'given by name'}."
+    if any(line.runs[0].settings.get("train.replay", 0) is None for line in found.lines):
+        note += " Replay batch -: as many rows as new images, where rows are replayed."
     return Table("settings", head, rows, note, [_anchor(line) for line in found.lines])
 
 

@@ -29,7 +29,7 @@ from rightreasons.augment import Augment
 from rightreasons.config import make, plain
 from rightreasons.errors import UserError
 from rightreasons.explainers import Explainer
-from rightreasons.feed import Feed
+from rightreasons.feed import Feed, Look
 from rightreasons.finite import check_gradient
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Memory, Ragged
@@ -145,11 +145,11 @@ def _halting(after: int) -> Callable[..., Tensor]:
     """The objective of a step, which can be had so many times."""
     real, calls = Steps.objective, [0]
 
-    def counted(self: Steps, *words: Any) -> Tensor:
+    def counted(self: Steps, *given: Any, **words: Any) -> Tensor:
         calls[0] += 1
         if calls[0] > after:
             raise _Halt
-        return real(self, *words)
+        return real(self, *given, **words)
 
     return counted
 
@@ -187,7 +187,7 @@ def _differentiates(learner: Learner, stage: Stage) -> None:
         task = loop.stream[1]
         loop.net.grow(task.seen, torch.Generator().manual_seed(1))
         loop.net.train()
-        loop.learner.begin(loop.net, task, loop.memory)
+        loop.learner.begin(loop.net, task, loop.memory, Look(loop.feed, loop.net, task))
         loop.learner.begin_stage(loop.net, task, stage, loop.memory)
         if stage.params != "all":
             return  # its own tensors: their gradient is the learner's to test

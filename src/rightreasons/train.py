@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,20 +30,23 @@ from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.losses import check_weights
 from rightreasons.metrics import over_images
+from rightreasons.nets.compiled import compile_parts, eager
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
-from rightreasons.result import Result
+from rightreasons.result import GROUPS, Result
 from rightreasons.runs import EVERY, Run, Saved
 from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, pack, restore, set_state
 from rightreasons.steps import Steps, taps_of
 from rightreasons.streams import Stream
+from rightreasons.timing import AFTER, CHECKPOINTS, MEMORY, PICTURES, TESTING, span
 from rightreasons.types import Stage, Task
 from rightreasons.watch import watch
 
 LOOK = 20  # steps between two looks at the losses
+MISFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)  # another run's state
 
 
 def fit(
@@ -152,6 +155,17 @@ class Loop(Steps):
     def check(self) -> None:
         """Refuse before training what would fail later."""
         net, x = self._probe()
+        try:
+            with torch.no_grad():
+                net(x)
+        except UserError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            raise UserError(
+                f"{net.name} refuses images of {x.shape[2]}x{x.shape[3]} ({why(error)}); choose "
+                "another size or another net"
+            ) from error
+        self.learner.check(net, self.stream)
         for term in self.learner.terms:
             term.check(net, x)
             if term.view == "shared" and not self.learner.replays:
@@ -178,6 +192,8 @@ class Loop(Steps):
             )
         with torch.no_grad():  # a layer without maps is refused here
             net(x, taps=[TARGET, *taps_of(self.learner.terms)])
+        if self.train.compile:
+            compile_parts(self.net, {TARGET, *taps_of(self.learner.terms)})
 
     def _probe(self) -> tuple[Net, Tensor]:
         """A copy of the net with a head of a few classes, and as many images, to try terms on."""
@@ -218,7 +234,7 @@ class Loop(Steps):
             if saved.step is not None:
                 self.resumed, self.steps = saved.step, saved.step["steps"]
                 self.losses.load(saved.step["losses"], self.device)
-        except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        except MISFIT as error:
             raise UserError(
                 f"a checkpoint does not fit this run ({why(error)}); pass another --out"
             ) from error
@@ -247,13 +263,23 @@ class Loop(Steps):
             trained = time.perf_counter() - self.begun
             if self.prefix is not None and task.index == 0:
                 self._save_prefix(self.prefix, trained)
+        with eager() if self.train.compile else nullcontext():
+            self._close(task, trained)
+            if self.folder is not None:
+                self._save(self.folder, task)
+        self.steps = 0
+
+    def _close(self, task: Task, trained: float) -> None:
+        """After the training of a task: memory, the learner's own, and the task's record."""
         losses = self.losses.means()
         self.net.eval()
         fresh = None
         if self.learner.remembers:
-            fresh = keep(self.learner, self.net, self.feed, task)
-        self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
-        with torch.no_grad():
+            with span(MEMORY):
+                fresh = keep(self.learner, self.net, self.feed, task)
+        with span(AFTER):
+            self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
+        with span(TESTING), torch.no_grad():
             record = evaluate(self.learner, self.net, self.feed, task, self.probes)
         record |= {
             "task": task.index + 1,
@@ -266,13 +292,16 @@ class Loop(Steps):
             "seconds_a_step": trained / self.steps,
         }
         self.records.append(record)
-        self.steps = 0
-        if self.folder is not None:
+
+    def _save(self, folder: Run, task: Task) -> None:
+        """What the run's folder gets when a task has ended."""
+        with span(PICTURES):
             with torch.no_grad():
                 watched = watch(self.learner, self.net, self.feed, task)
-            self.folder.save_maps(task.index + 1, watched)
+            folder.save_maps(task.index + 1, watched)
+        with span(CHECKPOINTS):
             state = get_state(self.learner)
-            self.folder.save(
+            folder.save(
                 task.index + 1,
                 {
                     "net": pack(self.net),
@@ -292,7 +321,7 @@ class Loop(Steps):
             self.net.grow(task.seen, generator(self.seed, "head", task.index))
         self.net.to(self.device).train()
         if saved is None:
-            self.learner.begin(self.net, task, self.memory)
+            self.learner.begin(self.net, task, self.memory, Look(self.feed, self.net, task))
         for number, stage in enumerate(self.learner.stages(task)):
             if saved is None or number > saved["stage"]:
                 self.stage(task, stage, reporter, number)
@@ -332,11 +361,14 @@ class Loop(Steps):
 
     def _load_prefix(self, path: Path) -> float:
         saved = load_checkpoint(path)
-        restore(self.net, saved["net"]).to(self.device).train()
-        set_state(self.learner, saved["learner"], self.net)
-        self.losses.load(saved["losses"], self.device)
-        self.steps, self.resumed = saved["steps"], None
-        seconds = float(saved["seconds"])
+        try:
+            restore(self.net, saved["net"]).to(self.device).train()
+            set_state(self.learner, saved["learner"], self.net)
+            self.losses.load(saved["losses"], self.device)
+            self.steps, self.resumed = int(saved["steps"]), None
+            seconds = float(saved["seconds"])
+        except MISFIT as error:
+            raise UserError(f"{path} does not fit this run ({why(error)}); remove it") from error
         self.begun = time.perf_counter() - seconds
         return seconds
 
@@ -357,7 +389,8 @@ class Loop(Steps):
                 reporter.at(place, self.steps - told, self.losses.means())
                 told = self.steps
             if self.folder is not None and (self.steps % self.every == 0 or self.request.signal):
-                self.checkpoint()
+                with span(CHECKPOINTS):
+                    self.checkpoint()
             if self.request.signal:
                 raise Stopped(
                     self.request.signal, f"after step {self.steps} of task {task.index + 1}"
@@ -394,10 +427,15 @@ class Loop(Steps):
 
 def _line(record: dict[str, Any], tasks: int) -> str:
     seen = over_images(record["accuracy"]["class"], record["test_images"])
+    grouped = "".join(
+        f" ({how[0]}={how[1:]}: {100 * over_images(row, record['test_images']):.1f} %)"
+        for how, row in record["accuracy"].items()
+        if GROUPS.fullmatch(how)
+    )
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}
     return (
-        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %  "
-        f"{losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
+        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %{grouped}"
+        f"  {losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
         f"  {record['seconds']:.1f} s"
     )

@@ -106,6 +106,22 @@ class Batch(NamedTuple):
         geometry = self.geometry and Geometry(self.geometry.theta[chosen])
         return Batch(self.x[chosen], self.y[chosen], self.task[chosen], self.row[chosen], geometry)
 
+    def join(self, other: Batch) -> Batch:
+        """Both, one below the other."""
+        parts = [self.located(), other.located()]
+        x, y, task, row = (
+            torch.cat(column) for column in zip(*(p[:4] for p in parts), strict=True)
+        )
+        theta = torch.cat([p.geometry.theta for p in parts if p.geometry is not None])
+        return Batch(x, y, task, row, Geometry(theta))
+
+    def located(self) -> Batch:
+        """With a geometry: that of images as they are, if there is none."""
+        if self.geometry is not None:
+            return self
+        theta = torch.eye(2, 3, device=self.x.device).repeat(len(self.y), 1, 1)
+        return self._replace(geometry=Geometry(theta))
+
 
 class Out(NamedTuple):
     """What a net returns."""
@@ -133,6 +149,8 @@ class Pool:
     """of new images only as many a class as the memory keeps of an old one"""
     held: bool = False
     """only what the learner holds out, of new images and of rows; without it, all but that"""
+    plain: bool = False
+    """rows of memory as they are; new images are augmented all the same (paired only)"""
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,8 @@ class Stage:
     train: Mapping[str, Any] = field(default_factory=dict)
     """overrides of the run's `Train`, such as epochs or lr"""
     params: str = "all"
-    """which parameters train: all, head, or a tensor of the learner's state, such as bias_; unless
-    all do, BatchNorm keeps its running statistics"""
+    """which parameters train: all, last_block, head, new_rows (of the head: old rows stay as they
+    are, bit by bit), a tensor of the learner's state such as bias_, or several of these joined by
+    +; unless all do, BatchNorm keeps its running statistics"""
     terms: bool = True
     """do the learner's terms apply"""

@@ -23,6 +23,8 @@ def show_predictions(
     """A line an image: its classes with confidence, and the peak of the map."""
     if top < 1:
         raise UserError(f"--top is {top}, expected at least 1")
+    if pictures is not None and pictures.exists() and not pictures.is_dir():
+        raise UserError(f"--pictures {pictures} is a file, expected a folder")
     model = load(run)
     found = model.predict(list(images))
     for i, image in enumerate(images):
@@ -32,8 +34,6 @@ def show_predictions(
         words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
         print(printable(f"{image}: {words}; {_looked(found, i)}"))
     if pictures is not None:
-        if pictures.exists() and not pictures.is_dir():
-            raise UserError(f"--pictures {pictures} is a file, expected a folder")
         pictures.mkdir(parents=True, exist_ok=True)
         for i, image in enumerate(images):
             path = pictures / f"{i + 1:03d}-{image.stem}.png"
@@ -84,7 +84,7 @@ def explain_images(
     """One picture: an image a row, or one a task's checkpoint; an explainer a column."""
     if tasks not in ("last", "all") and not tasks.isdecimal():
         raise UserError(f"--tasks is {tasks!r}, expected last, all, or the number of a task")
-    if out.suffix.lower() != ".png" or not out.absolute().parent.is_dir():
+    if out.suffix.lower() != ".png" or out.is_dir() or not out.absolute().parent.is_dir():
         raise UserError(f"--out is {out}, expected a .png file in a folder that exists")
     chosen: list[int | None] = [None if tasks in ("last", "all") else int(tasks)]
     if tasks == "all":  # a folder without checkpoints is refused by load
@@ -100,13 +100,18 @@ def explain_images(
         raise unknown("class", of, load(run).class_names)
     for i, image in enumerate(images):
         said = [f"{w}{e.names[i]} {100 * e.confidence[i]:.1f} %" for w, e in found]
-        print(f"{image}: {'; '.join(said)}")
-    draw_explanations(found, out)
-    print(f"picture: {out}")
+        print(printable(f"{image}: {'; '.join(said)}"))
+    draw_explanations(found, out, of)
+    print(printable(f"picture: {out}"))
 
 
-def draw_explanations(found: Sequence[tuple[str, Explanations]], path: Path) -> None:
-    """Maps over the grey image, side by side; each map is bright where it is largest."""
+def draw_explanations(
+    found: Sequence[tuple[str, Explanations]], path: Path, of: str | None = None
+) -> None:
+    """Maps over the grey image, side by side; each map is bright where it is largest.
+
+    ``of`` is the class explained where that is not the predicted one.
+    """
     from matplotlib.figure import Figure
 
     explainers = list(found[0][1].maps)
@@ -117,28 +122,32 @@ def draw_explanations(found: Sequence[tuple[str, Explanations]], path: Path) -> 
     for (word, e, i), (plain, *others) in zip(rows, axes, strict=True):
         pixels = e.images[i].transpose(1, 2, 0)
         plain.imshow(pixels)
-        plain.set_title(f"{word}{_short(e.names[i])}\n{100 * e.confidence[i]:.1f} %", fontsize=9)
+        said = f"{word}{_short(e.names[i])}\n{100 * e.confidence[i]:.1f} %"
+        plain.set_title(said, fontsize=9, parse_math=False)  # a class may be called $x$
         for name, axis in zip(explainers, others, strict=True):
             saliency = e.maps[name][i].clip(min=0)
-            top = max(
-                float(np.quantile(saliency, 0.995)), 1e-12
-            )  # a lone pixel would hide the rest
+            # a lone pixel would hide the rest
+            top = max(float(np.quantile(saliency, 0.995)), 1e-12)
             axis.imshow(pixels.mean(2), cmap="gray", vmin=0, vmax=255)
             axis.imshow(saliency, cmap="inferno", alpha=0.7, vmin=0, vmax=top)
-            axis.set_title(name, fontsize=9)
+            title = name if of is None else f"{name}\nof {_short(of)}"
+            axis.set_title(title, fontsize=9, parse_math=False)
     for axis in axes.flat:
         axis.set_axis_off()
     figure.savefig(path, dpi=110)
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else f"{name[:23]}…"
+    name = printable(name)
+    return name if len(name) <= 20 else f"{name[:19]}…"
 
 
 def extend_run(run: Path, folder: Path, out: Path | None) -> None:
     """Learn the folder's classes and print what the longer run knows."""
     run = run.absolute()
     target = out or run.with_name(f"{run.name}+{len(checkpoints(run)) + 1}")
+    if target.absolute() == run:
+        raise UserError(f"--out is {out}, the run itself, which stays as it is; pass another --out")
     result = extend(run, folder, target)
     row = result.R[-1]
     lost = [str(i + 1) for i in range(len(row)) if np.isnan(row[i])]

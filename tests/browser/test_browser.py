@@ -129,6 +129,35 @@ def test_the_method_switch_changes_the_curve(tab):
     assert tab.said == []
 
 
+def test_what_is_below_the_window_is_drawn_when_it_comes_near_with_the_choices_made_before(
+    browser, page_file
+):
+    context = browser.new_context(viewport={"width": 1280, "height": 500}, offline=True)
+    page = context.new_page()
+    page.add_init_script("window.requestIdleCallback = () => 0")  # a browser that is never idle
+    page.goto(page_file.as_uri())
+    page.wait_for_load_state()
+    assert not page.query_selector("#g1-drift[data-ready]")
+    assert not page.query_selector(".evolution[data-drawn]")
+    page.select_option("select.measure[data-chart='g1-drift']", "iou")
+    page.uncheck("fieldset.methods input[value='er+rrr']")
+    page.wait_for_selector("#g1-accuracy[data-ready]")
+    page.eval_on_selector("#g1-drift", "node => node.scrollIntoView({behavior: 'instant'})")
+    page.wait_for_selector("#g1-drift[data-ready]")
+    drawn = page.locator("#g1-drift .mark-line path")
+    assert drawn.count() == 3  # two seeds and their mean, of one method
+    chosen = drawn.first.get_attribute("d")
+    page.select_option("select.measure[data-chart='g1-drift']", "cosine")
+    page.wait_for_function(
+        "before => document.querySelector('#g1-drift .mark-line path').getAttribute('d') != before",
+        arg=chosen,
+    )
+    page.emulate_media(media="print")
+    told = page.locator(".chart-block:has(#g1-drift) .drawn")
+    assert told.is_visible() and told.inner_text() == "maps of old images: cosine, %"
+    context.close()
+
+
 def test_the_matrix_follows_its_lists(tab):
     before = tab.page.inner_text(".heat")
     tab.page.select_option(".which-run", "3")

@@ -15,11 +15,12 @@ from rightreasons.state import get_state
 from rightreasons.terms.base import Term
 
 PLAIN = sorted(LEARNERS)
+OPTIONS = {"itaml": {"group": 4}}  # a task has 8 test images
 PAIRS = [(a, t) for a in PLAIN if a != "joint" for t in sorted(TERMS)]
 
 
 def learner(name, *terms):
-    made = find("method", LEARNERS, name)(memory=rr.Memory(12))
+    made = find("method", LEARNERS, name)(memory=rr.Memory(12), **OPTIONS.get(name, {}))
     for term in terms:
         made = made + term
     return made

@@ -37,7 +37,7 @@ def birds(base, each=6, segmentations="segmentations"):
         "images": [row[0] for row in rows],
         "image_class_labels": [row[1] for row in rows],
         "train_test_split": [row[2] for row in rows],
-        "bounding_boxes": ["1.0 2.0 3.0 4.0" for _ in rows],
+        "bounding_boxes": ["12.0 2.0 13.0 14.0" for _ in rows],
         "classes": NAMES,
     }
     for name, values in texts.items():
@@ -82,6 +82,31 @@ def test_without_masks(tmp_path):
     with pytest.warns(DataWarning, match="has no segmentations.*segmentations.tgz"):
         assert Cub200(str(base), size=16).load([0]).train.masks is None
     assert Cub200(str(base), size=16, masks=False).load([0]).train.masks is None
+
+
+def test_a_box_stands_for_a_mask_that_is_missing(tmp_path):
+    base = birds(tmp_path / "CUB_200_2011")
+    plain, boxed = (Cub200(str(base), size=30, boxes=b).load(range(3)) for b in (False, True))
+    for before, after in zip(plain, boxed, strict=True):
+        masks = [part.masks[part.rows] for part in (before, after)]
+        known = masks[0].flatten(1).any(1)
+        assert torch.equal(masks[0][known], masks[1][known])  # a mask goes before the box
+    train = boxed.train.masks[boxed.train.rows]
+    assert train.flatten(1).any(1).all() and Cub200(str(base), boxes=True).unmasked == 3
+    none = birds(tmp_path / "none" / "CUB_200_2011", segmentations="elsewhere")
+    (none / "bounding_boxes.txt").write_text(
+        "".join(f"{i + 1} 10 0 5 6\n" for i in range(18))  # of which the middle square has a part
+    )
+    masks = Cub200(str(none), size=30, boxes=True).load([0]).train.masks
+    assert masks[0].nonzero().amax(0).tolist() == [5, 4] and masks[0].sum() == 30
+
+
+@pytest.mark.parametrize("line", ["1 a b c d", "1 2 3 4", "99 1 2 3 4"])
+def test_a_line_that_is_no_box(tmp_path, line):
+    base = birds(tmp_path / "CUB_200_2011")
+    (base / "bounding_boxes.txt").write_text(line + "\n")
+    with pytest.raises(UserError, match="bounding_boxes.txt has the line .* four numbers"):
+        Cub200(str(base), size=16, boxes=True).load([0])
 
 
 def test_it_is_found_below_rrr_data(tmp_path, monkeypatch):
@@ -197,7 +222,12 @@ def test_few_shot_lists_that_do_not_fit(tmp_path):
     assert "is in session_1.txt and in session_2.txt" in text([TRAIN[0], [(0, 1)]], TEST)
     missing = text([[*TRAIN[0], (0, 77)], TRAIN[1]], TEST)
     assert "session_1.txt" in missing and "bird_0077.png'; did you mean" in missing
-    assert "class '003.Sooty_Albatross' has no train image" in text([TRAIN[0], []], TEST)
+    assert text([TRAIN[0], []], TEST) == (
+        f"class '003.Sooty_Albatross' is in no session_K.txt of {lists}, expected every class of "
+        "the stream; leave it out with stream.tasks, or add its list"
+    )
+    none = text(TRAIN, [TEST[0][:1], []])
+    assert none.startswith("class '002.Laysan_Albatross' (and 1 more) is in no test_K.txt of")
     listed(lists, TRAIN, TEST)
     (lists / "test_2.txt").unlink()
     assert "holds 2 sessions and no test_2.txt" in refusal(base, lists=str(lists))

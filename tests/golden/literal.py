@@ -155,7 +155,7 @@ def three_tasks(learner, look=None):
     for index, (classes, labels) in enumerate(zip(TASKS, LABELS[learner.replays], strict=True)):
         net.grow(classes[-1] + 1, torch.Generator().manual_seed(index))
         batch, task = batch_of(labels, seed=index), task_of(index, classes)
-        learner.begin(net, task, learner.memory)
+        learner.begin(net, task, learner.memory, None)
         shake(net, seed=index)
         yield net, before, batch, task
         shake(net, seed=10 + index)

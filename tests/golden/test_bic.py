@@ -46,7 +46,7 @@ def test_the_worked_example():
     """(2,1|3) with beta=.5, gamma=-.5 is (2,1,1.0), and .0125 joins the loss."""
     learner, net = rr.BiC(), linear_net(3, seed=0)
     learner.sizes_ = [2]
-    learner.begin(net, task_of(1, [2]), learner.memory)
+    learner.begin(net, task_of(1, [2]), learner.memory, None)
     learner.bias_ = torch.tensor([0.5, -0.5], dtype=torch.float64)
     z = torch.tensor([[2.0, 1.0, 3.0]], dtype=torch.float64)
     out, batch = Out(z, z, {}), batch_of([2], seed=0)
@@ -59,7 +59,7 @@ def test_the_weight_of_distillation_is_two_thirds_for_20_old_classes_of_30():
     learner, net = rr.BiC(), linear_net(30, seed=0)
     learner.teacher_, learner.sizes_ = linear_net(20, seed=1), [10, 10]
     learner.teacher_bias_ = torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64)
-    learner.begin(net, task_of(2, range(20, 30)), learner.memory)
+    learner.begin(net, task_of(2, range(20, 30)), learner.memory, None)
     batch = batch_of([25, 3, 12], seed=2)
     z, old = logits_of(net, batch.x), logits_of(learner.teacher_, batch.x)
     kept, fit = distillation(part(z, 0, 20), old, 2.0), cross_entropy(z, batch.y.tolist())
@@ -170,7 +170,7 @@ def test_the_pair_lowers_the_loss_on_held_out_images(tiny_stream, tiny_net, tiny
     loop.learn(tiny_stream[0], silent)
     task = tiny_stream[1]
     loop.net.grow(task.seen)
-    learner.begin(loop.net, task, learner.memory)
+    learner.begin(loop.net, task, learner.memory, None)
     with torch.no_grad():
         loop.net.head.bias[list(task.classes)] += 3.0
     _, bias = learner.stages(task)

@@ -12,7 +12,7 @@ import rightreasons as rr
 def test_loss_is_cross_entropy_over_all_classes_seen(kind):
     net, batch = linear_net(5, seed=0), batch_of([0, 3, 4, 4, 1, 2, 0], seed=1)
     learner = kind()
-    learner.begin(net, task_of(1, [3, 4]), learner.memory)
+    learner.begin(net, task_of(1, [3, 4]), learner.memory, None)
     ours = learner.loss(net, net(batch.x), batch, MAIN)
     assert ours.item() == pytest.approx(cross_entropy(logits_of(net, batch.x), batch.y.tolist()))
 

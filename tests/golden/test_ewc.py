@@ -100,11 +100,13 @@ def test_sampled_labels_are_drawn_from_the_net_s_own_answer():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("images_at_a_time", [1, 3, None])
+@pytest.mark.parametrize("images_at_a_time", [1, 3, None, "alone"])
 def test_fisher_equals_one_image_at_a_time(tiny_net, dtype, images_at_a_time, monkeypatch):
     """By autograd's own backward, for every weight of a convolutional net with BatchNorm."""
     net = trained(tiny_net, dtype=dtype)
-    if images_at_a_time:
+    if images_at_a_time == "alone":
+        monkeypatch.setattr(ewc, "LARGE", 0)
+    elif images_at_a_time:
         size = sum(p.nbytes for p in net.parameters())
         monkeypatch.setattr(ewc, "BYTES", images_at_a_time * size)
     x, y = images(7, dtype=dtype), torch.tensor([0, 4, 2, 2, 1, 3, 0])

@@ -18,6 +18,7 @@ import torch._dynamo  # noqa: F401  so does this one, which optimisers import
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 PATHS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
+FOLLOWS = {"open", "os.truncate"}
 RUNS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"}
 SECONDS = 300  # nothing here takes more than a few, on a machine that has time
 
@@ -51,7 +52,9 @@ class _Watch:
     def look(self, event: str, path: object) -> None:
         if not isinstance(path, (str, bytes)):
             return
-        full = os.path.realpath(os.fsdecode(path))
+        named = Path(os.fsdecode(path))
+        follows = event in FOLLOWS  # else it is the link that is renamed or removed
+        full = str(named.resolve() if follows else named.parent.resolve() / named.name)
         if not full.startswith((self.root, os.devnull)) and "__pycache__" not in full:
             self.faults.append(f"{event} {full}")
 

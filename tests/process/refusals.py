@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
 import shlex
 import shutil
@@ -55,6 +57,7 @@ def world(folder: Path, rrr) -> None:
     from PIL import Image
 
     import rightreasons as rr
+    from rightreasons.checkpoints import load_checkpoint, save_checkpoint
 
     done = rrr("run", "glyphs-small", "er+rrr", *TINY, "--out", "done", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -65,7 +68,8 @@ def world(folder: Path, rrr) -> None:
         inside.mkdir(parents=True, exist_ok=True)
         pixels = images.pixels(torch.tensor([place]))[0].permute(1, 2, 0).numpy()
         Image.fromarray(pixels).save(inside / f"{place}.png")
-    for name in ("unfinished", "broken", "lost", "other", "extended", "busy"):
+    names = ("unfinished", "broken", "lost", "other", "extended", "busy", "linked", "foreign")
+    for name in names:
         shutil.copytree(folder / "done", folder / name)
     (folder / "unfinished" / "result.json").unlink()
     (folder / "unfinished" / "checkpoints" / "task-2.pt").unlink()
@@ -76,7 +80,11 @@ def world(folder: Path, rrr) -> None:
     config = (folder / "extended" / "config.yaml").read_text("utf-8")
     extension = "extensions:\n- {run: done, folder: new, classes: [a]}\n"
     (folder / "extended" / "config.yaml").write_text(config + extension, "utf-8")
+    for path in (folder / "foreign" / "checkpoints").iterdir():
+        save_checkpoint(path, load_checkpoint(path) | {"records": 3})
     (folder / "notes").mkdir()
+    shutil.rmtree(folder / "linked" / "maps")
+    (folder / "linked" / "maps").symlink_to("../notes")
     (folder / "notes" / "mine.txt").write_text("not a run\n")
     (folder / "one").mkdir()
     (folder / "one" / "a").mkdir()
@@ -86,6 +94,31 @@ def world(folder: Path, rrr) -> None:
     (folder / "odd" / "a" / "1.png").write_bytes(b"no image")
     (folder / "odd" / "a" / "2.png").write_bytes(b"none either")
     (folder / "weights.pt").write_bytes(b"no weights")
+    (folder / "folder.png").mkdir()
+    image = (folder / "new" / "class-0" / "0.png").read_bytes()
+    (folder / "cut.png").write_bytes(image[: len(image) // 2])
+    bad_weights(folder)
+
+
+class Harmful:
+    """Would make a folder where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("was-here",)
+
+
+def bad_weights(folder: Path) -> None:
+    import torch
+
+    from rightreasons.nets.zoo import torchvision_model
+
+    state = torchvision_model("squeezenet1_1").state_dict()
+    wrong = {"features.0.weight": torch.zeros(2, 2), "features.0.bias": torch.zeros(1)}
+    torch.save(state | wrong, folder / "shapes.pth")
+    data = (folder / "shapes.pth").read_bytes()
+    (folder / "cut.pth").write_bytes(data[: len(data) // 2])
+    torch.save({"features.0.weight": Harmful()}, folder / "code.pth")
+    (folder / "code.pkl").write_bytes(pickle.dumps(Harmful()))
 
 
 def page() -> str:

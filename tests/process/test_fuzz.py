@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from inside import assert_calm, rrr
 from refusals import TINY
 
 from rightreasons import sweep
+from rightreasons.checkpoints import load_checkpoint, save_checkpoint
 from rightreasons.config import resolve
 
 SOAK = "RRR_SOAK" in os.environ
@@ -216,6 +218,46 @@ def test_damaged_run_folders(world, seed):
         predict = ["predict", name, IMAGE]
         for typed in (["report", name], predict, [*RUN, "--out", name], predict):
             assert_calm(rrr(*typed, cwd=folder), (typed, done))
+
+
+def twisted(state: dict, draw: random.Random) -> tuple:
+    """A state with something else at one place, or without it. A learner's own is left alone."""
+    at, path = state, [draw.choice(["net", "records", "probes", "stream"])]
+    while draw.random() < 0.7 and isinstance(at[path[-1]], (dict, list)) and at[path[-1]]:
+        at = at[path[-1]]
+        path.append(draw.choice(list(at)) if isinstance(at, dict) else draw.randrange(len(at)))
+    value = draw.choice(ODD)
+    if value is DELETE:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = copy.deepcopy(value)
+    return (value, *path)
+
+
+DELETE = object()
+ODD = [
+    *(DELETE, DELETE, None, True, 0, -1, 1e300, float("nan"), "x", [], {}, [1], [[None]]),
+    *(torch.zeros(0), torch.zeros(2, 2), {"net!": 10**9}, {"net!": -1}, {"ragged!": [1]}),
+]
+
+
+@cases(12, 100)
+@given(seed=st.integers(0, 2**32))
+def test_checkpoints_that_are_whole_and_no_runs(world, seed):
+    """A checksum is right in all of them: anybody can make one."""
+    draw = random.Random(seed)
+    with Copied(world) as folder:
+        name = draw.choice(["done", "unfinished"])
+        path = draw.choice(sorted((folder / name / "checkpoints").glob("*.pt")))
+        state = load_checkpoint(path)
+        done = twisted(state, draw)
+        save_checkpoint(path, state)
+        for typed in (
+            ["run", "--from", f"{name}@task1", "rrr.weight=3", "--out", "branch"],
+            ["explain", name, IMAGE, "--tasks", "all", "--explainers", "gradcam"],
+            [*RUN, "--out", name],
+        ):
+            assert_calm(rrr(*typed, cwd=folder), (typed, path.name, done))
 
 
 # --- images --------------------------------------------------------------------------------------

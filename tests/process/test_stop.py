@@ -102,7 +102,7 @@ def test_the_second_process_in_a_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_compare_stops_its_workers_and_goes_on(number, tmp_path):
-    words = ["compare", "glyphs-small", "finetune,er", *LONG, "train.epochs=12"]
+    words = ["compare", "glyphs-small", "finetune,er", *LONG, "train.epochs=40"]
     words += ["--seeds", 1, "--checkpoint", 1, "--out", "runs"]
     child = start(*words, cwd=tmp_path, start_new_session=True)
     folders = [tmp_path / "runs" / method / "0" for method in ("finetune", "er")]

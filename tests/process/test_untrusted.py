@@ -112,6 +112,62 @@ def test_a_config_file_is_plain_yaml(text, said, place):
         assert answer.code == 2 and said in answer.err, answer.err
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "maps", "progress.jsonl"])
+def test_a_run_does_not_write_through_a_link(name, place):
+    run, outside = place / f"link-{name}", place.parent / f"outside-{name}"
+    shutil.copytree(place / "run", run)
+    (run / "result.json").unlink()
+    if name == "progress.jsonl":
+        (run / name).unlink(missing_ok=True)
+        outside.write_text("mine\n")
+    else:
+        (run / name).rename(outside)
+    (run / name).symlink_to(outside)
+    before = content(outside)
+    answer = calm("run", "glyphs-small", "er", *TINY, "--out", run.name, cwd=place)
+    assert answer.code == 2 and f"{name} is a link" in answer.err
+    assert content(outside) == before
+
+
+def test_what_bears_a_temporary_name_is_not_written_to(place):
+    run, outside = place / "partial", place.parent / "mine.txt"
+    shutil.copytree(place / "run", run)
+    outside.write_text("mine\n")
+    for name in ("environment.json", "result.json", "records.jsonl"):
+        (run / name).unlink()
+        (run / f"{name}.{os.getpid()}.partial").symlink_to(outside)
+        os.link(outside, run / f"{name}.partial")
+    answer = calm("run", "glyphs-small", "er", *TINY, "--out", "partial", cwd=place)
+    assert answer.code == 0, answer.err
+    assert outside.read_text() == "mine\n"
+    assert content(run) == content(place / "run")
+
+
+def content(path):
+    """The bytes of a file or of every file below a folder, but what tells the time."""
+    files = [f for f in path.rglob("*") if f.name != "progress.jsonl"] if path.is_dir() else [path]
+    return {f.relative_to(path): f.read_bytes() for f in files if f.is_file()}
+
+
+@pytest.mark.parametrize("how", ["pipe", "endless", "deep"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "records.jsonl", "result.json", "checkpoints/task-2.pt"]
+)
+def test_files_that_never_end_are_not_read(name, how, place):
+    run = place / f"{how}-{name.replace('/', '-')}"
+    shutil.copytree(place / "run", run)
+    (run / name).unlink()
+    if how == "pipe":
+        os.mkfifo(run / name)
+    elif how == "endless":
+        (run / name).symlink_to("/dev/zero")
+    else:
+        (run / name).write_text("[" * 100_000)
+    words = ["run", "glyphs-small", "er", *TINY, "--out", run.name]
+    for typed in (["report", run.name], ["predict", run.name, "image.png"], words):
+        calm(*typed, cwd=place)
+
+
 def bomb(side: int) -> bytes:
     """A PNG that says it has so many pixels."""
 
@@ -127,8 +183,20 @@ def bomb(side: int) -> bytes:
 
 def test_an_image_bomb_is_one_sentence(place):
     (place / "bomb.png").write_bytes(bomb(60_000))
-    answer = calm("predict", "run", "bomb.png", cwd=place)
-    assert answer.code == 2 and "decompression bomb" in answer.err
+    for name in ("a", "b"):
+        (place / "bombs" / name).mkdir(parents=True)
+        for i in range(2):
+            shutil.copy(place / "bomb.png", place / "bombs" / name / f"{i}.png")
+    for words in (
+        ["predict", "run", "bomb.png"],
+        ["explain", "run", "bomb.png"],
+        ["run", "bombs", "er", "--out", "bombed"],
+        ["extend", "run", "bombs", "--out", "bombed"],
+        ["data", "check", "bombs"],
+    ):
+        answer = calm(*words, cwd=place)
+        assert answer.code == 2 and "decompression bomb" in answer.err + answer.out, words
+        assert not (place / "bombed").exists()
 
 
 @pytest.mark.parametrize(

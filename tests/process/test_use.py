@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -78,6 +79,23 @@ def test_explain_draws_explainers_side_by_side_for_every_task(place):
     assert one.returncode == 0, one.stderr
     with Image.open(place / "one.png") as picture:
         assert picture.size[0] > 3 * picture.size[1]
+
+
+def test_the_picture_says_which_class_is_explained_whatever_its_name(place):
+    """A class may be called $x$, which would be read as mathematics."""
+    from rightreasons.model import Explanations
+    from rightreasons.use import draw_explanations
+
+    pixels = np.zeros((1, 3, 8, 8), np.uint8)
+    name = "$\\frac{"  # as mathematics it is an error
+    maps = {"gradcam": np.ones((1, 8, 8), np.float32)}
+    found = Explanations([name], np.ones(1, np.float32), pixels, maps)
+    for of in (None, name):
+        draw_explanations([("", found)], place / "odd.png", of)
+    image = next((place / "new").glob("*/*.png"))
+    known = rr.load(place / "run").class_names[0]
+    done = rrr("explain", place / "run", image, "--of", known, "--out", place / "of.png")
+    assert done.returncode == 0, done.stderr
 
 
 def test_extend_learns_new_folders_beside_the_run(place):

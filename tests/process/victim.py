@@ -46,7 +46,8 @@ def recipe(method: str):
     from rightreasons.registry import LEARNERS, TERMS, find, split_method
 
     name, terms = split_method(method)
-    made = find("method", LEARNERS, name)()
+    options = {"itaml": {"group": 4}}  # a task has 8 test images
+    made = find("method", LEARNERS, name)(**options.get(name, {}))
     made = replace(made, memory=replace(made.memory, size=40, per_class=None))
     for term in terms:
         made = made + find("term", TERMS, term)(rows=4)

@@ -84,7 +84,13 @@ def _part(arrays: Sequence[Any], which: str) -> Part:
 
 
 def _numpy(value: Any) -> NDArray[Any]:
-    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    try:
+        return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError as error:  # a list whose parts differ in shape
+        raise UserError(
+            f"images, labels and masks are arrays, each of one shape, and one is not ({error}); "
+            "pass rr.stream((x, y), test=(x, y))"
+        ) from error
 
 
 def as_images(images: Any, which: str) -> Tensor:

@@ -49,7 +49,8 @@ class Session(NamedTuple):
 class Cub200:
     """200 kinds of birds, about 30 train and 30 test images each, cut to a square.
 
-    An image without a mask is kept; its mask is empty, and the pointing game leaves it out.
+    An image without a mask is kept; its mask is empty, and the pointing game leaves it out, unless
+    ``boxes`` says that its bounding box will do.
     """
 
     path: str = ""
@@ -58,6 +59,8 @@ class Cub200:
     """side of the images after reading"""
     masks: bool = True
     """read `segmentations`, inside the folder or beside it"""
+    boxes: bool = False
+    """where an image has no mask, its box of `bounding_boxes.txt` is one"""
     lists: str = ""
     """a folder with session_K.txt and test_K.txt: these files instead of the official split"""
     skip_bad: bool = False
@@ -117,7 +120,7 @@ class Cub200:
         return {}
 
     def load(self, classes: Sequence[int]) -> Splits:
-        masks = self.masks and bool(self.segmentations)
+        masks = self.masks and bool(self.segmentations or self.boxes)
         if self.masks and not masks:
             warnings.warn(
                 f"{self.base} has no segmentations, so there are no masks; {WHERE}",
@@ -129,10 +132,42 @@ class Cub200:
         for entry in sorted(self.chosen(), key=lambda e: place.get(e.label, -1)):
             if entry.label in place:
                 mask = self.segmentations.get(stem(entry.path), "") if masks else ""
-                item = Item(str(self.base / "images" / entry.path), mask)
+                box = self._boxes.get(entry.path) if masks and not mask else None
+                item = Item(str(self.base / "images" / entry.path), mask, box)
                 parts[not entry.train].append((item, place[entry.label]))
         names = [self.names[c] for c in classes]
+        if self.lists:
+            self._check_lists(parts, names)
         return splits(*parts, names, self.size, masks, self.skip_bad, self.base)
+
+    def _check_lists(self, parts: tuple[Labelled, Labelled], names: Sequence[str]) -> None:
+        for part, file in zip(parts, ("session_K.txt", "test_K.txt"), strict=True):
+            there = {label for _, label in part}
+            missing = [name for label, name in enumerate(names) if label not in there]
+            if missing:
+                more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+                raise UserError(
+                    f"class {missing[0]!r}{more} is in no {file} of {locate(self.lists)}, expected "
+                    "every class of the stream; leave it out with stream.tasks, or add its list"
+                )
+
+    @cached_property
+    def _boxes(self) -> dict[str, tuple[float, float, float, float]]:
+        """x, y, width and height by the image's path, if they are asked for."""
+        if not self.boxes:
+            return {}
+        file, found = self.base / "bounding_boxes.txt", {}
+        paths = _table(self.base / "images.txt")
+        for key, text in _table(file).items():
+            try:
+                x, y, width, height = map(float, text.split())
+                found[paths[key]] = (x, y, width, height)
+            except (ValueError, KeyError):
+                raise UserError(
+                    f"{file} has the line {key + ' ' + text!r}, expected the id of an image and "
+                    f"four numbers; {WHERE}"
+                ) from None
+        return found
 
     def chosen(self) -> list[Entry]:
         """The images with the split that is asked for: the official one, or that of the lists."""
@@ -153,7 +188,7 @@ class Cub200:
 
     @property
     def unmasked(self) -> int:
-        """How many of the images have no mask."""
+        """How many of the images have no mask, whether a box will do or not."""
         return sum(stem(entry.path) not in self.segmentations for entry in self.chosen())
 
 

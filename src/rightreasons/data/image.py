@@ -44,6 +44,8 @@ def read(file: Path, size: int) -> NDArray[np.uint8]:
     """One image (3,size,size): upright, transparency on white, short side fitted, middle cut."""
     if not file.exists():
         raise UserError(f"there is no image {file}; check the path")
+    if not file.is_file():
+        raise UserError(f"{file} is not a file, expected an image; name the files in it")
     try:
         with quiet():
             return read_item(Item(str(file)), size, False)[0]

@@ -5,21 +5,32 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 from rightreasons.feed import Look
-from rightreasons.memory import Memory
+from rightreasons.memory import Memory, choose, herd
 from rightreasons.nets.net import Net
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 REPLAYS = ("paired", "concat")
 SCOPES = ("all", "new")
+PARTS = ("all", "last_block", "head", "new_rows")  # of a net that a stage may train
+
+
+class Objective(Protocol):
+    """Loss and terms of a batch, or of a part of it.
+
+    With ``task``, terms that draw rows of memory draw those of that task alone, if there are any.
+    """
+
+    def __call__(self, batch: Batch, task: int | None = None) -> Tensor: ...
 
 
 @dataclass
@@ -69,25 +80,31 @@ class Learner:
         """The share of a class's memory rows that only stages with a held pool see."""
         return 0.0
 
-    def check(self, tasks: Sequence[Task]) -> None:
+    def check(self, net: Net, tasks: Sequence[Task]) -> None:
         """Refuse before training what would fail later."""
 
-    def begin(self, net: Net, task: Task, memory: Memory) -> None:
+    def begin(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         """Before a task; the head has grown already."""
 
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool())]
 
     def trained(self, net: Net, stage: Stage) -> list[Tensor]:
-        """The parameters of a stage."""
-        if stage.params == "all":
+        """The parameters of a stage, each once."""
+        found = [p for part in stage.params.split("+") for p in self._part(net, part)]
+        return list(dict.fromkeys(found))
+
+    def _part(self, net: Net, part: str) -> list[Tensor]:
+        if part == "all":
             return list(net.parameters())
-        if stage.params == "head":
+        if part == "last_block":
+            return net.last_parameters()
+        if part in ("head", "new_rows"):
             return list(net.head.parameters())
-        own = getattr(self, stage.params, None)
+        own = getattr(self, part, None)
         if not isinstance(own, Tensor):
             state = [name for name in vars(self) if name.endswith("_")]
-            raise unknown("stage.params", stage.params, ["all", "head", *state])
+            raise unknown("stage.params", part, [*PARTS, *state])
         return [own]
 
     def begin_stage(self, net: Net, task: Task, stage: Stage, memory: Memory) -> None:
@@ -101,11 +118,22 @@ class Learner:
         self,
         net: Net,
         batch: Batch,
-        objective: Callable[[Batch], Tensor],
+        objective: Objective,
         update: Callable[[Tensor], None],
     ) -> None:
         """One step on one batch: ``objective`` is loss and terms, ``update`` moves the weights."""
         update(objective(batch))
+
+    def pick(
+        self, task: Task, y: Tensor, z: Callable[[], Tensor], quota: int, draw: torch.Generator
+    ) -> Tensor:
+        """Places of the images that the memory takes, ``quota`` a class, best first in each.
+
+        ``y`` (n,) are labels of new images; ``z`` looks at them all and gives embeddings (n,D).
+        """
+        if self.memory.pick == "herding":
+            return herd(z(), y, quota)
+        return choose(y, quota, draw)
 
     def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         """After the last stage; the memory has taken rows of this task, the net is in eval mode."""
@@ -113,6 +141,27 @@ class Learner:
     def predict(self, net: Net, x: Tensor, out: Out, memory: Memory) -> Tensor:
         """Scores (B,C) of normalised images, given what the net said of them."""
         return out.logits
+
+    @property
+    def continua(self) -> tuple[int, ...]:
+        """Numbers of test images of one task that are given a task together, for learners that
+        first look for the task; the accuracy is measured for each number."""
+        return ()
+
+    def task_scores(self, out: Out) -> Tensor:
+        """(B,T): how well each task fits an image; for learners with `continua`."""
+        raise NotImplementedError
+
+    def predict_within(self, net: Net, x: Tensor, out: Out, memory: Memory, task: Tensor) -> Tensor:
+        """Scores (B,C) of images whose tasks (B,) are known, or were found by groups."""
+        return self.predict(net, x, out, memory)
+
+
+def check_params(name: str, params: str) -> None:
+    """Refuse parts of a net that there are not, for learners whose ``params`` is a field."""
+    for part in params.split("+"):
+        if part not in PARTS:
+            raise unknown(f"{name}.params", part, PARTS)
 
 
 def cross_entropy(out: Out, batch: Batch, scope: str, old: int) -> Tensor:

@@ -69,7 +69,7 @@ class BiC(Learner):
         pool = Pool(mix="concat", held=True)
         return [main, Stage("bias", pool, train=self.bias, params="bias_", terms=False)]
 
-    def begin(self, net: Net, task: Task, memory: Memory) -> None:
+    def begin(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         identity = net.head.weight.new_tensor([1.0, 0.0])
         kept = self.groups == "all" and task.index > 0
         # newest: the student of a corrected teacher has taken in what the teacher's pair did

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
+from rightreasons.timing import TEACHER, span
 from rightreasons.types import Batch
 
 
@@ -21,7 +22,8 @@ def frozen(net: Net) -> Net:
 @torch.no_grad()
 def taught(teacher: Net, batch: Batch) -> Tensor:
     """The logits (B,n) that a teacher gives for the classes that it knows."""
-    return teacher(batch.x).logits
+    with span(TEACHER):
+        return teacher(batch.x).logits
 
 
 def distil(logits: Tensor, old: Tensor, temperature: float) -> Tensor:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rightreasons.checkpoints import why
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import Net, is_pointwise, out_of_place
+from rightreasons.nets.net import Net, check_logits, is_pointwise, out_of_place
 from rightreasons.nets.small import SMALL, build_small, initialise
 from rightreasons.nets.zoo import (
     ZOO,
@@ -35,6 +36,7 @@ def net(
     size: int = 32,
     weights: str | Path | None = None,
     flatten: int | None = None,
+    keep_head: bool = False,
 ) -> Net:
     """A `Net` by name, or around your own classifier.
 
@@ -44,13 +46,15 @@ def net(
     and grows with the classes. ``head`` is the name of its last linear layer (found if it is the
     only one that gives the logits), ``target`` the layer that Grad-CAM explains (default: the
     paper's, or the last spatial layer), ``size`` the side of the images that it takes.
+    ``keep_head`` keeps the head as it is: a trained classifier to explain, not to train further.
 
     >>> net("resnet8").pooled_linear
     True
     """
     if isinstance(module, str):
-        if head is not None:
-            raise UserError(f"{module} has its own head; head= goes with a module of your own")
+        if head is not None or keep_head:
+            word = "keep_head=" if head is None else "head="
+            raise UserError(f"{module} has its own head; {word} goes with a module of your own")
         built = _named(module, None if weights is None else str(weights), flatten)
     elif isinstance(module, nn.Module):
         if weights is not None or flatten is not None:
@@ -58,12 +62,31 @@ def net(
                 "weights= and flatten= go with a net by name; load a module of your own yourself"
             )
         built = _wrap(copy.deepcopy(module), head, size)  # the caller's own keeps its head
+        if keep_head:
+            _keep_head(built, module.get_submodule(built.head_name))
     else:
         raise UserError(
             f"net is a {type(module).__name__}, expected a name or an nn.Module; "
             f"names: {', '.join(NETS)}"
         )
-    return built.retarget(target)
+    if target is not None:
+        _check_maps(built.retarget(target), _side(built.name, size, flatten))
+    return built
+
+
+def _side(name: str, size: int, flatten: int | None) -> int:
+    """Of images that a net surely takes."""
+    known = {**dict.fromkeys(SMALL, 32), **dict.fromkeys(ZOO, 224), **SIDES}
+    return flatten or known.get(name, size)
+
+
+@torch.no_grad()
+def _check_maps(built: Net, side: int) -> None:
+    """Refuse a target that gives no maps now, not when a run is under way."""
+    trial = copy.deepcopy(built).eval()
+    trial.grow(max(trial.classes, 1))
+    device = next((p.device for p in trial.parameters()), None)
+    trial(torch.zeros(1, 3, side, side, device=device), taps=("paper",))
 
 
 def check_name(name: str) -> None:
@@ -118,6 +141,15 @@ def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
     return made
 
 
+@torch.no_grad()
+def _keep_head(built: Net, own: nn.Module) -> None:
+    """The rows of the module's own head, an nn.Linear or a 1x1 convolution, in the growing one."""
+    rows = dict(own.named_parameters())
+    built.resize(len(rows["weight"]))
+    for name, value in rows.items():
+        built.head.get_parameter(name).copy_(value.flatten(1) if value.ndim == 4 else value)
+
+
 class Watched(NamedTuple):
     """What one forward pass called, in order."""
 
@@ -141,11 +173,6 @@ def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
     module.eval()
     try:
         return Net(module, *find_parts(module, head, probe))
-    except RuntimeError as error:
-        raise UserError(
-            f"the module refuses a (2,3,{size},{size}) image batch ({error}); pass size= the side "
-            "of the images that it takes"
-        ) from error
     finally:
         module.train(training)
 
@@ -204,11 +231,16 @@ def _watch(module: nn.Module, probe: Tensor) -> Watched:
     try:
         with torch.no_grad():
             logits = module(probe)
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        shape = ",".join(map(str, probe.shape))
+        raise UserError(
+            f"the module refuses a ({shape}) image batch ({why(error)}); pass size= the "
+            "side of the images that it takes"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        raise UserError("the module does not return logits of shape (B,C); wrap it so that it does")
+    check_logits(logits, type(module).__name__)
     # what was written into afterwards cannot be tapped
     counts = [
         sum(v._version == version for _, v, version in maps[:n]) for n in range(len(maps) + 1)

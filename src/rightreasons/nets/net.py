@@ -92,6 +92,29 @@ class Net(nn.Module):
         """The submodule behind a tap."""
         return self.taps.get(tap, tap)
 
+    @property
+    def last_block(self) -> str:
+        """The last block with weights before the head: the innermost one of ``last_block``, or, if
+        that has none, the last layer before it."""
+        path = self.path("last_block")
+        part = self._find(path, "layer")
+        if not list(part.parameters()):
+            named = list(self.module.named_modules())
+            before = named[: [name for name, _ in named].index(path)]
+            last: str = [name for name, m in before if list(m.parameters(recurse=False))][-1]
+            return last
+        while type(part) is nn.Sequential:
+            own = [pair for pair in part.named_children() if list(pair[1].parameters())]
+            path, part = f"{path}.{own[-1][0]}", own[-1][1]
+        return path
+
+    def last_parameters(self) -> list[Tensor]:
+        """Of the last block and of what is behind it, in order of registration, without head."""
+        names = [name for name, _ in self.module.named_parameters()]
+        first = next(i for i, name in enumerate(names) if name.startswith(f"{self.last_block}."))
+        head = set(self.head.parameters())
+        return [p for p in list(self.module.parameters())[first:] if p not in head]
+
     def check_tap(self, tap: str) -> None:
         if tap not in self.taps and tap != INPUT:
             self._find(tap, "layer")
@@ -117,18 +140,13 @@ class Net(nn.Module):
         with ExitStack() as hooks:  # hooks live for this call only
             for tap in dict.fromkeys(tap for tap in taps if tap != INPUT):
                 layer = self._layer(tap)
-                handle = layer.register_forward_hook(_catch_output(caught, tap))
+                handle = layer.register_forward_hook(_catch_output(caught, tap, self.path(tap)))
                 hooks.callback(handle.remove)
             last = self.module.get_submodule(self.head_name)
             handle = last.register_forward_pre_hook(_catch_input(caught))
             hooks.callback(handle.remove)
             logits = self.module(x)
-        if not isinstance(logits, Tensor) or logits.ndim != 2:
-            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UserError(
-                f"{self.name} returns {what}, expected logits of shape (B,C); wrap it so that it "
-                "does"
-            )
+        check_logits(logits, self.name)
         for tap in taps:
             if tap not in caught:
                 raise UserError(
@@ -155,7 +173,10 @@ class Net(nn.Module):
         """Widen the head to so many classes: old rows kept, new ones drawn as nn.Linear does."""
         head, old = self.head, self.classes
         if classes < old:
-            raise UserError(f"the head has {old} rows and cannot shrink to {classes}")
+            raise UserError(
+                f"the head has {old} rows and cannot shrink to {classes}; a net that is to learn "
+                "starts without classes, so leave out keep_head"
+            )
         if classes == old:
             return
         bound = head.in_features**-0.5
@@ -228,12 +249,22 @@ def out_of_place(module: nn.Module) -> nn.Module:
     return module
 
 
-def _catch_output(caught: dict[str, tuple[Tensor, int]], tap: str) -> Callable[..., None]:
+def check_logits(found: object, name: str) -> None:
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        what = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise UserError(
+            f"{name} returns {what}, expected logits of shape (B,C); wrap it so that it does"
+        )
+
+
+def _catch_output(
+    caught: dict[str, tuple[Tensor, int]], tap: str, path: str
+) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if not isinstance(output, Tensor) or output.ndim != 4:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"layer {tap!r} gives {shape}, expected maps of shape (B,K,u,v); "
+                f"layer {path!r} gives {shape}, expected maps of shape (B,K,u,v); "
                 "choose a convolutional layer as target"
             )
         caught[tap] = (output, output._version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rightreasons.checkpoints import UNREADABLE, load_plain, why
+from rightreasons.data.files import locate
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.nets.small import initialise
@@ -127,7 +129,12 @@ def load_weights(module: nn.Module, path: Path, head: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """Tensors by name; a file that would run code is refused and runs none."""
+    """Tensors by name; a file that would run code is refused and runs none.
+
+    A name alone is looked for below ``RRR_WEIGHTS`` and ``RRR_DATA``.
+    """
+    place = os.environ.get("RRR_WEIGHTS")
+    path = locate(str(path), Path(place) if place else None)
     if not path.is_file():
         raise UserError(f"there is no weights file {path}; check the path")
     try:
@@ -137,6 +144,8 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
             "state dict that torch.save wrote"
         ) from None
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(v, Tensor) for name, v in content.items()
+    ):
         raise UserError(f"{path} holds no state dict, expected tensors by name")
     return content

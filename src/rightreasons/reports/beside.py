@@ -40,7 +40,7 @@ class Beside:
             return []
         found = []
         for line, row in self.matches:
-            for name, how in _accuracies(self.table):
+            for name, how in _accuracies(self.table, line):
                 whole = [c for run in line.finished if (c := curve(run, how)) is not None]
                 if whole:
                     values = [sum(v) / len(v) for v in zip(*whole, strict=True)]
@@ -85,11 +85,13 @@ def _apart(found: Group, table: PaperTable, matches: list[tuple[Line, Row]]) -> 
     return list(dict.fromkeys(said))
 
 
-def _accuracies(table: PaperTable) -> list[tuple[str, str]]:
+def _accuracies(table: PaperTable, line: Line) -> list[tuple[str, str]]:
     """The paper does not say which accuracy its ImageNet100 table has: both of ours are shown."""
+    single = ", p=1" if line.method.startswith("itaml") else ""
+    made = [(", p=20", "p20")] if single else []
     if table.benchmark.startswith("imagenet100"):
-        return [(", top-1", "seen"), (", top-5", "top5")]
-    return [("", "seen")]
+        return [*made, (f"{single}, top-1", "seen"), (f"{single}, top-5", "top5")]
+    return [*made, (single, "seen")]
 
 
 def _ours(table: PaperTable, line: Line) -> list[tuple[str, list[str]]]:
@@ -101,7 +103,7 @@ def _ours(table: PaperTable, line: Line) -> list[tuple[str, list[str]]]:
             for name, suffix in ways
         ]
     found = []
-    for name, how in _accuracies(table):
+    for name, how in _accuracies(table, line):
         whole = [c for run in line.finished if (c := curve(run, how)) is not None]
         if whole:
             by_task = list(zip(*whole, strict=True))[:count]

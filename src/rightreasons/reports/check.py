@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
+
+from rightreasons.reports.measures import groups
+from rightreasons.runfiles import load_json
 
 DRIFT = ("cosine", "iou", "displacement")
 COUNTS = ("tp", "fp", "fn", "tn")
@@ -13,7 +15,7 @@ COUNTS = ("tp", "fp", "fn", "tn")
 def damage(line: str, k: int) -> str:
     """What is wrong with the record of task k (from 0), in a few words; nothing if it is whole."""
     try:
-        record = json.loads(line)
+        record = load_json(line)
     except ValueError:
         return "it is not valid JSON"
     if not isinstance(record, dict):
@@ -25,7 +27,7 @@ def _wrong(record: dict[str, Any], tasks: int) -> Any:
     if record.get("task") != tasks:
         yield f"it says task {str(record.get('task'))[:20]}"
     accuracy = _keys(record.get("accuracy"))
-    for how in ("class", "task", *(["top5"] if "top5" in accuracy else [])):
+    for how in ("class", "task", *(["top5"] if "top5" in accuracy else []), *groups(accuracy)):
         if not _row(accuracy.get(how), tasks, 1.0):
             yield f"accuracy.{how} is no row of {tasks} shares"
     if not _row(record.get("test_images"), tasks) or None in record["test_images"]:

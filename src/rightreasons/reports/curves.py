@@ -70,6 +70,7 @@ def _of_record(scale: float, *path: str) -> Callable[[RunData], Values | None]:
 CURVES = {
     "seen": Curve("accuracy on all classes seen, %", _accuracy("class")),
     "top5": Curve("top-5 accuracy on all classes seen, %", _accuracy("top5")),
+    "p20": Curve("accuracy by groups of 20 images of one task, %", _accuracy("p20")),
     "task": Curve("task-aware accuracy, %", _accuracy("task")),
     "pointing": Curve("peak on the object, %", _pointing),
     "cosine": Curve("maps of old images: cosine, %", _drift("cosine", 100)),
@@ -80,6 +81,6 @@ CURVES = {
     "images": Curve("bytes of remembered images, kB", _of_record(1 / 1024, "bytes", "images")),
     "maps": Curve("bytes of remembered maps, kB", _of_record(1 / 1024, "bytes", "maps")),
 }
-ACCURACY = ("seen", "top5", "task", "pointing")
+ACCURACY = ("seen", "p20", "top5", "task", "pointing")
 DRIFT = ("cosine", "iou", "displacement")
 COSTS = ("step", "seconds", "images", "maps")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -45,13 +46,34 @@ MEASURES = {  # key in result.json
 }
 
 
+GROUPS = re.compile(r"p([1-9]\d*)")  # accuracy by groups of so many images of one task
+
+
+def measure(key: str) -> Measure:
+    """What is known of a number."""
+    match = GROUPS.fullmatch(key)
+    if match is None:
+        return MEASURES[key]
+    count = int(match[1])
+    what = "single images" if count == 1 else f"groups of {count} images of one task"
+    return Measure(f"accuracy, p={count}: {what}")
+
+
+def groups(numbers: Iterable[str]) -> list[str]:
+    """``p20`` and ``p1`` among the keys of results, the largest first."""
+    return sorted({key for key in numbers if GROUPS.fullmatch(key)}, key=lambda k: -int(k[1:]))
+
+
 def cell(key: str, value: Any) -> str:
-    measure = MEASURES[key]
-    return "" if value is None else f"{measure.scale * value:.{measure.digits}f}"
+    """The number as it is printed; nothing if it is unknown."""
+    scale, digits = measure(key)[1:]
+    return "" if value is None else f"{scale * value:.{digits}f}"
 
 
 def spread(key: str, values: Sequence[float]) -> str:
-    """Mean and deviation (n - 1), or the one value."""
+    """Mean and deviation (n - 1), or the one value; nothing if there is none."""
+    if not values:
+        return ""
     middle = cell(key, mean(values))
     return middle if len(values) < 2 else f"{middle} ± {cell(key, stdev(values))}"
 
@@ -59,7 +81,7 @@ def spread(key: str, values: Sequence[float]) -> str:
 def interval(key: str, gaps: Sequence[float]) -> str:
     if not gaps:
         return ""
-    scale, digits = MEASURES[key][1:]
+    scale, digits = measure(key)[1:]
     values = [scale * gap for gap in gaps]
     low, high = t_interval(values)
     middle = f"{mean(values):+.{digits}f}"

@@ -14,6 +14,7 @@ from rightreasons.reports.read import Group
 
 MATRICES = {
     "class": "R, all classes seen",
+    "p20": "R, groups of 20 images of one task",
     "task": "R, within the task",
     "top5": "R, top-5",
     "pointing": "peak on the object",

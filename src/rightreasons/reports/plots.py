@@ -30,8 +30,8 @@ def plot_curves(runs: Any, measure: str = "seen") -> Figure:
     """A curve over tasks: every seed thin, the mean of each method thick.
 
     ``runs`` is a folder of runs, a result, or ``{method: result}``; ``measure`` is ``seen`` (what
-    the paper plots), ``top5``, ``task``, ``pointing``, ``cosine``, ``iou``, ``displacement``,
-    ``seconds`` or ``step``.
+    the paper plots), ``p20``, ``top5``, ``task``, ``pointing``, ``cosine``, ``iou``,
+    ``displacement``, ``seconds`` or ``step``.
     """
     if measure not in CURVES:
         raise unknown("measure", measure, CURVES)

@@ -17,7 +17,7 @@ from rightreasons.errors import UserError
 from rightreasons.reports.check import damage
 from rightreasons.reports.command import today, words
 from rightreasons.result import Result
-from rightreasons.runfiles import read_yaml
+from rightreasons.runfiles import contents, load_json, read_yaml
 
 SHARED = ("benchmark", "data", "stream", "extensions")  # what makes a group
 SKIPPED = ("train.threads", "train.device")  # no difference that a reader would look for
@@ -190,14 +190,14 @@ def read_run(folder: Path, name: str | None = None) -> RunData:
     records: list[dict[str, Any]] = []
     problem = ""
     path = folder / "records.jsonl"
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    lines = contents(path).decode("utf-8", "replace").splitlines() if path.exists() else []
     for k, line in enumerate(lines):
         wrong = damage(line, k)
         if wrong:
             rest = "and those after it are" if k + 1 < len(lines) else "is"
             problem = f"{name}/records.jsonl: the record of task {k + 1} {rest} left out: {wrong}"
             break
-        records.append(json.loads(line))
+        records.append(load_json(line))
     finished = (folder / "result.json").exists() and bool(records) and not problem
     run = RunData(name, config, records, finished, folder, problem)
     run.finished = finished and len(records) == run.tasks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from importlib import resources
 from typing import Any
 
@@ -19,6 +18,7 @@ from rightreasons.reports.command import command
 from rightreasons.reports.evolution import Gallery, gallery
 from rightreasons.reports.payload import address, evolution, matrices
 from rightreasons.reports.read import Book, Group, RunData
+from rightreasons.runfiles import contents, load_json
 from rightreasons.tables import every, sentences
 
 TITLE = "Does it still look at the right thing?"
@@ -139,7 +139,7 @@ def _environment(run: RunData) -> str:
     if path is None or not path.exists():
         return ""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = load_json(contents(path).decode())
     except ValueError:
         return "environment.json is damaged"
     return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""

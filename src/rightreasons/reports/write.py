@@ -51,6 +51,8 @@ def place(folders: Sequence[str | Path], out: str | Path | None) -> Path:
     """Where the page goes."""
     if not folders:
         raise UserError("no folder of runs was given; type for example rrr report runs")
+    if out is None and not Path(folders[0]).is_dir():
+        raise UserError(f"{folders[0]} is not a folder; pass one that rrr run or compare wrote")
     target = Path(folders[0]) / "report" if out is None else Path(out)
     if target.suffix.lower() not in (".html", ".htm"):
         target = target / "report.html"
@@ -95,7 +97,7 @@ def slug(text: str) -> str:
 
 def figures(group: Group, paper: bool = False) -> Iterator[tuple[str, Any]]:
     """The figures of a group by the name of their file."""
-    for key, measure in (("curves", "seen"), ("top5", "top5"), ("drift", "cosine")):
+    for key, measure in (("curves", "seen"), ("p20", "p20"), ("top5", "top5"), ("drift", "cosine")):
         if any(curve(run, measure) is not None for run in group.runs):
             yield key, plots.draw_curves(group, measure)
     for line in group.finished:

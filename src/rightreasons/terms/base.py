@@ -73,6 +73,11 @@ class Term(ABC):
         return None
 
     @property
+    def pooled(self) -> bool:
+        """Are the stored maps means over wider cells than the net's?"""
+        return False
+
+    @property
     def refreshes(self) -> bool:
         """Are old rows remembered anew after each task?"""
         return False
@@ -106,7 +111,7 @@ class Term(ABC):
         """Stored maps (B,...,u,v) in the place where the batch's images are, and (B,u,v) cells that
         the image covers."""
         if self.view == "shared" and batch.geometry is not None:
-            return follow(stored, batch.geometry)
+            return follow(stored, batch.geometry, wide=self.pooled)
         return stored, torch.ones_like(stored[:, 0] if stored.ndim == 4 else stored).bool()
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from rightreasons.config import check_choice
+from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.net import Net
 from rightreasons.terms.base import DTYPES, Term, decode, encode
@@ -45,6 +47,8 @@ class Activations(Term):
     weight: float = 0.1
     target: str = "last_block"
     """paper, last_block, or the name of a layer"""
+    cells: str | int = "full"
+    """full, or a number n: compare and store n x n means"""
     dtype: str = "float16"
     """of the stored activations, which have a scale a row: float16, float32 or uint8"""
 
@@ -53,19 +57,32 @@ class Activations(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "dtype", DTYPES)
+        if self.cells != "full" and (isinstance(self.cells, str) or self.cells < 1):
+            raise UserError(
+                f"activations.cells is {self.cells!r}, expected full, or a number above 0"
+            )
 
     @property
     def taps(self) -> tuple[str, ...]:
         return (self.target,)
 
+    @property
+    def pooled(self) -> bool:
+        return self.cells != "full"
+
+    def maps(self, out: Out) -> Tensor:
+        """(B,K,u,v), in as few cells as are kept."""
+        full = out.maps[self.target]
+        return full if self.cells == "full" else F.adaptive_avg_pool2d(full, int(self.cells))
+
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
-        values, scale = encode(out.maps[self.target], self.dtype)
+        values, scale = encode(self.maps(out), self.dtype)
         return {"activations.map": values, "activations.scale": scale}
 
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         values, scale = columns["activations.map"], columns["activations.scale"]
         assert isinstance(values, Tensor) and isinstance(scale, Tensor)
-        now = out.maps[self.target]  # (B,K,u,v)
+        now = self.maps(out)
         before, covered = self.follow(decode(values, scale, now), batch)
         gap = (now - before).square().mean(1) * covered  # (B,u,v)
         return (gap.sum((1, 2)) / covered.sum((1, 2)).clamp_min(1)).mean()

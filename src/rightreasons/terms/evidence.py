@@ -65,6 +65,10 @@ class Evidence(Term):
     def taps(self) -> tuple[str, ...]:
         return ("last_block",)
 
+    @property
+    def pooled(self) -> bool:
+        return self.cells != "full"
+
     def check(self, net: Net, x: Tensor) -> None:
         super().check(net, x)
         if not net.pooled_linear:

@@ -184,6 +184,10 @@ class RRR(Term):
         return taps_of(self.explain, self.target)
 
     @property
+    def pooled(self) -> bool:
+        return self.cells != "full"
+
+    @property
     def apart(self) -> float | None:
         return self.alternate_lr if self.schedule == "alternate" else None
 
@@ -193,6 +197,8 @@ class RRR(Term):
 
     def check(self, net: Net, x: Tensor) -> None:
         super().check(net, x)
+        with torch.no_grad():
+            net(x, taps=self.taps)  # a layer without maps is refused before anything else
         if self.view == "shared" and not self.frozen and self._by_slope(net):
             last = net.pooled_linear and self.explain == "gradcam"
             other = "rrr.target=last_block or rrr.bn=frozen" if last else "rrr.bn=frozen"

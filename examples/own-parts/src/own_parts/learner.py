@@ -28,7 +28,7 @@ class Slow(rr.Learner):
     def stages(self, task):
         return [Stage(pool=Pool(mix="paired"))]
 
-    def begin(self, net, task, memory):
+    def begin(self, net, task, memory, look):
         slow = copy.deepcopy(net).requires_grad_(False).eval()
         if hasattr(self, "slow_"):  # the old average; new classes have only the net's own rows
             for now, old in zip(slow.parameters(), self.slow_.parameters(), strict=True):

@@ -12,28 +12,62 @@ const make = (tag, attributes = {}, ...children) => {
 const breakable = (text) => text.split(/(?<=\+)/).flatMap((part, i) => i ? [make("wbr"), part] : [part]);
 const dataOf = (node) => JSON.parse(node.querySelector("script[type='application/json']").textContent);
 
+// --- what takes long is drawn when it comes near the window, the rest when the browser has time ---
+const jobs = new Map();  // element -> how it is drawn, once
+const begin = (node) => {
+  const job = jobs.get(node);
+  jobs.delete(node);
+  return job ? job() : undefined;
+};
+const near = new IntersectionObserver(
+  (found) => found.filter((entry) => entry.isIntersecting).forEach((entry) => begin(entry.target)),
+  {rootMargin: "200px"});
+const later = (node, job) => { jobs.set(node, job); near.observe(node); };
+const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
+const rest = async () => {
+  const [node] = jobs.keys();
+  if (!node) return;
+  await begin(node);
+  idle(rest);
+};
+window.addEventListener("load", () => idle(rest));
+window.addEventListener("beforeprint", () => [...jobs.keys()].forEach(begin));
+
 // --- curves: the methods' boxes and the measure's list set signals of Vega ----------------------
-const views = new Map();
+const signals = new Map(), views = new Map();  // by a chart's id
+const set = (id, name, value) => {
+  signals.get(id)[name] = value;
+  return views.get(id)?.signal(name, value).runAsync();  // what is not drawn yet takes it up then
+};
 for (const node of document.querySelectorAll(".chart")) {
-  const spec = JSON.parse(document.getElementById(node.id + "-spec").textContent);
-  window.vegaEmbed(node, spec, {actions: false, renderer: "svg"}).then(({view}) => {
+  signals.set(node.id, {});
+  later(node, async () => {
+    const spec = JSON.parse(document.getElementById(node.id + "-spec").textContent);
+    const {view} = await window.vegaEmbed(node, spec, {actions: false, renderer: "svg"});
     views.set(node.id, view);
+    for (const [name, value] of Object.entries(signals.get(node.id))) await set(node.id, name, value);
     node.setAttribute("data-ready", "");
   });
 }
 for (const list of document.querySelectorAll("select.measure")) {
-  list.addEventListener("change", () =>
-    views.get(list.dataset.chart).signal("measure", list.value).runAsync());
+  const drawn = list.closest(".chart-block").querySelector(".drawn");
+  const choose = () => {
+    drawn.textContent = list.selectedOptions[0].textContent;
+    return set(list.dataset.chart, "measure", list.value);
+  };
+  list.addEventListener("change", choose);
+  if (list.selectedIndex) choose();  // a browser may remember a choice over a reload
 }
 for (const box of document.querySelectorAll("fieldset.methods")) {
   const group = box.closest(".group").dataset.group;
-  box.addEventListener("change", () => {
+  const choose = () => {
     const shown = [...box.querySelectorAll("input:checked")].map((input) => input.value);
-    for (const node of document.querySelectorAll(`.chart[data-group="${group}"]`)) {
-      const view = views.get(node.id);
-      if (view && "shown" in view.getState().signals) view.signal("shown", shown).runAsync();
+    for (const node of document.querySelectorAll(`.chart.switched[data-group="${group}"]`)) {
+      set(node.id, "shown", shown);
     }
-  });
+  };
+  box.addEventListener("change", choose);
+  if (box.querySelector("input:not(:checked)")) choose();
 }
 
 // --- the heat map of R: a table, so that its numbers can be read -------------------------------
@@ -191,7 +225,9 @@ for (const block of document.querySelectorAll(".evolution")) {
           text: found.correct ? "correct" : "incorrect"}), canvas);
         return cell;
       })));
-    block.querySelector(".strip").replaceChildren(make("table", {},
+    const strip = block.querySelector(".strip");
+    strip.style.setProperty("--tasks", tasks.length);  // how large pictures are on paper
+    strip.replaceChildren(make("table", {},
       make("caption", {text: `${picture.title}: all tasks since its own`}),
       make("thead", {}, head), make("tbody", {}, ...rows)));
     block.setAttribute("data-drawn", `${image.value}/${kind.value}/${now}`);
@@ -199,7 +235,7 @@ for (const block of document.querySelectorAll(".evolution")) {
   for (const control of [image, kind]) control.addEventListener("change", draw);
   slider.addEventListener("input", draw);
   image.value = data.example;
-  draw();
+  later(block, draw);
 }
 
 // --- a link to a run opens its config -----------------------------------------------------------

@@ -1,0 +1,147 @@
+"""What happens between tasks: maps, herding, Fisher information, evaluation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rightreasons.bench.pairs import compare, flops
+from rightreasons.bench.rig import begun, pictures, steps
+from rightreasons.bench.table import Row, share
+from rightreasons.evaluate import evaluate
+from rightreasons.feed import CHUNK, Feed
+from rightreasons.keep import look
+from rightreasons.learners.base import Learner
+from rightreasons.learners.er import ER
+from rightreasons.learners.ewc import fisher
+from rightreasons.memory import Memory, herd
+from rightreasons.nets import net as make_net
+from rightreasons.nets.net import Net
+from rightreasons.registry import LEARNERS, find
+from rightreasons.streams import stream
+from rightreasons.terms import RRR, Evidence, Term
+from rightreasons.types import Batch, Images
+
+
+@torch.no_grad()
+def forward(net: Net, feed: Feed, images: Images) -> None:
+    """One plain pass over images."""
+    for index in torch.split(torch.arange(len(images)), CHUNK):
+        net(feed.normalise(images.pixels(index)))
+
+
+def map_rows(pairs: int) -> Iterator[Row]:
+    data = pictures([90, 10], 100, train=20)
+    loop = begun(ER(memory=Memory(2000)), "resnet8", data, 1, 16, learn=False)
+    net, feed = loop.net.eval(), loop.feed
+    images, every = data[0].train.join(data[1].train), torch.arange(2000)
+    cases: dict[str, tuple[Term, float | None]] = {
+        "gradcam at last_block": (RRR(target="last_block"), 1.2),
+        "evidence of 100 classes": (Evidence(), None),
+        "gradcam at the paper's target": (RRR(), None),
+    }
+    for what, (term, bar) in cases.items():
+
+        def ours(term: Term = term) -> None:
+            look(net, feed, (term,), images, every)
+
+        def plain() -> None:
+            forward(net, feed, images)
+
+        more = share(flops(ours) / flops(plain))
+        name = f"{what}: maps of 2,000 rows / a forward of them"
+        yield Row(name, compare(plain, ours, pairs, warm=1), bar, more)
+
+
+def herd_literally(z: Tensor, y: Tensor, count: int) -> Tensor:
+    """Algorithm 4 of iCaRL as it stands: every candidate of every pick looked at."""
+    chosen: list[int] = []
+    for label in sorted(set(y.tolist())):
+        own = (y == label).nonzero().flatten().tolist()
+        phi = F.normalize(z[own], dim=1)
+        mean = phi.mean(0)
+        picked: list[int] = []
+        total = torch.zeros_like(mean)
+        for k in range(1, count + 1):
+            gaps = [
+                float("inf") if i in picked else float((mean - (phi[i] + total) / k).norm())
+                for i in range(len(own))
+            ]
+            best = min(range(len(own)), key=gaps.__getitem__)
+            picked.append(best)
+            total = total + phi[best]
+        chosen += [own[i] for i in picked]
+    return torch.tensor(chosen)
+
+
+def herd_rows(pairs: int) -> Iterator[Row]:
+    z = torch.randn(5000, 64, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(10).repeat_interleave(500)
+    ours, literal = herd(z, y, 20), herd_literally(z, y, 20)
+    assert sorted(ours.tolist()) == sorted(literal.tolist())
+    few = max(pairs // 20, 3)  # the literal loop takes seconds
+    ratio = compare(lambda: herd_literally(z, y, 20), lambda: herd(z, y, 20), few, warm=1)
+    yield Row(f"herding 500 to 20, 10 classes / a literal loop ({few} pairs)", ratio, 1 / 50)
+
+
+def fisher_literally(net: Net, batch: Batch) -> dict[str, Tensor]:
+    """One image at a time."""
+    named = dict(net.module.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in named.items()}
+    for x, y in zip(batch.x, batch.y, strict=True):
+        loss = F.cross_entropy(net(x[None]).logits, y[None])
+        for name, slope in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
+            total[name] += slope.square()
+    return {name: value / len(batch.y) for name, value in total.items()}
+
+
+def fisher_rows(pairs: int) -> Iterator[Row]:
+    few = max(pairs // 4, 3)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 3, 32, 32, generator=draw), torch.arange(32) % 10
+    batch = Batch(x, y, torch.zeros_like(y), torch.full_like(y, -1))
+    for name, bar in (("resnet20", 0.7), ("resnet8", None), ("resnet18-cifar", None)):
+        net = make_net(name)
+        net.grow(10)
+        net.eval()
+        ways = partial(fisher_literally, net, batch), partial(fisher, net, [batch])
+        ratio = compare(*ways, few, warm=1)
+        yield Row(f"{name}: Fisher of 32 images / one by one ({few} pairs)", ratio, bar)
+
+
+def evaluation_rows(pairs: int) -> Iterator[Row]:
+    data = stream("glyphs", tasks=5, classes=20, train=4, test=50)
+    loop = begun(ER(memory=Memory(80)), "resnet8", data, 4, 16, learn=False)
+    net, feed = loop.net.eval(), loop.feed
+    images = data[0].test.join(*(task.test for task in data[1:]))
+    bare = copy.copy(feed)
+    unmasked = (replace(task, test=replace(task.test, masks=None)) for task in data)
+    bare.stream = replace(data, tasks=tuple(unmasked))
+    for what, fed, bar in (("accuracy and drift", bare, 1.1), ("with pointing game", feed, 1.3)):
+        probes: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for task in data:
+                evaluate(loop.learner, net, fed, task, probes)
+            test = partial(evaluate, loop.learner, net, fed, data[4], probes)
+            ratio = compare(partial(forward, net, feed, images), test, pairs, warm=1)
+        yield Row(f"{what}: testing all classes seen / a forward", ratio, bar)
+
+
+def learner_rows(pairs: int) -> Iterator[Row]:
+    """The first stage of the second task; er's step has as many images."""
+    data = pictures([90, 10], 100, train=16)
+    er = steps(begun(ER(memory=Memory(400)), "resnet8", data, 1, 16, learn=False), 1)
+    counted = flops(er)
+    for name in LEARNERS:
+        if name in ("er", "joint"):
+            continue
+        learner: Learner = find("learner", LEARNERS, name)(memory=Memory(400))
+        step = steps(begun(learner, "resnet8", data, 1, 16, learn=True), 1)
+        more = share(flops(step) / counted)
+        yield Row(f"resnet8: a step of {name} / of er", compare(er, step, pairs), None, more)

@@ -1,0 +1,177 @@
+"""The page of a study: tables between markers, made from the records alone; other text is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from rightreasons.paper import paper_tables
+from rightreasons.reports.measures import MEASURES, cell, interval
+from rightreasons.reports.read import Group, Line
+from rightreasons.reports.table import Table
+from rightreasons.runfiles import write
+from rightreasons.study.plan import Row, Study
+from rightreasons.study.records import Record, find_all
+from rightreasons.study.tune import read_chosen
+from rightreasons.study.tune import tables as tuning_tables
+from rightreasons.tables import costs, differences, known, means, pointing, sentence
+
+COMPARED = (
+    *("accuracy", "average", "forgetting", "PG-ACC", "PG-BWT", "Pr_Ti", "Re_Ti"),
+    *("share", "drift_cosine", "drift_iou"),
+)
+SEEDS = ("accuracy", "average", "forgetting", "PG-ACC", "drift_cosine")
+MEANS = ("accuracy", "average", "bwt", "forgetting", "task_aware_accuracy")
+DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
+BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
+
+
+def write_page(study: Study, records: Path, chosen: Path, page: Path) -> None:
+    """Every generated section in its place; a section that the page lacks comes at its end."""
+    sections = _sections(study, records, chosen)
+    text = page.read_text("utf-8") if page.exists() else f"# {study.about}\n"
+    for name, content in sections.items():
+        text = placed(text, name, content)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if not page.exists() or page.read_text("utf-8") != text:
+        write(page, text)
+
+
+def placed(text: str, name: str, content: str) -> str:
+    """The text with this content between the markers of a section."""
+    begin, end = BEGIN.format(name), END.format(name)
+    block = f"{begin}\n{content.strip()}\n{end}"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if pattern.search(text):
+        return pattern.sub(lambda _: block, text)
+    return f"{text.rstrip()}\n\n{block}\n"
+
+
+def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if chosen.exists():
+        content = json.loads(chosen.read_text("utf-8"))
+        found["tuning"] = "\n".join(t.markdown() for t in tuning_tables(study, content))
+    values = read_chosen(chosen)
+    lines: dict[str, dict[str, Line]] = {}  # benchmark -> row -> runs
+    failures: list[str] = []
+    status = []
+    for part in study.parts:
+        ready = [b for b in study.cheap(part) if _ready(study, part, values.get(b, {}))]
+        runs = [r for r in study.runs(part, values, ready)]
+        done = find_all(records, runs)
+        status.append(_status(study, part, list(done.values())))
+        for run, record in done.items():
+            if record.diverged:
+                failures.append(f"- {run.label} diverged: {record.diverged}")
+                continue
+            line = lines.setdefault(run.benchmark, {}).setdefault(run.row, Line(run.row, []))
+            line.runs.append(record.run)
+    for part in study.parts:
+        text = [
+            _benchmark(study, part, benchmark, lines[benchmark])
+            for benchmark in study.cheap(part)
+            if any(row in lines.get(benchmark, {}) for row in study.rows[part])
+        ]
+        found[part] = "\n".join(text) if text else "No run of this part has ended yet."
+    found["status"] = "\n".join([*status, *([""] + failures if failures else [])])
+    return {"status": found.pop("status"), **found}
+
+
+def _ready(study: Study, part: str, chosen: Mapping[str, float]) -> bool:
+    """Are the choices that a part's rows take made?"""
+    return all(row.tuned is None or row.tuned in chosen for row in study.rows[part].values())
+
+
+def _status(study: Study, part: str, done: Sequence[Record]) -> str:
+    planned = len(study.rows[part]) * len(study.parts[part].benchmarks) * len(study.seeds)
+    hours = sum(record.seconds for record in done) / 3600
+    return (
+        f"- `{part}` ({study.parts[part].about}): {len(done)} of {planned} runs have ended, "
+        f"{hours:.1f} hours of one core by their own clocks."
+    )
+
+
+# --- one benchmark of one part -------------------------------------------------------------------
+
+
+def _benchmark(study: Study, part: str, benchmark: str, lines: Mapping[str, Line]) -> str:
+    rows = study.rows[part]
+    mine = Group(benchmark, [lines[name] for name in rows if name in lines])
+    made = [compared(benchmark, rows, lines), every_seed(mine), means(mine, MEANS)]
+    if known(mine, ["PG-ACC"]):
+        made.append(pointing(mine))
+    made += [means(mine, DRIFT, "maps of old probe images against those after their task")]
+    made += [costs(mine)]
+    said = [f"- {s}" for s in sentences(rows, lines)]
+    tables = [table.markdown() for table in made if table.rows]
+    return "\n".join([f"### {benchmark}", "", *said, "", *tables])
+
+
+def pairs(rows: Mapping[str, Row], lines: Mapping[str, Line]) -> list[tuple[Line, Line]]:
+    """Each row with those it is compared with, as far as there are runs of both."""
+    return [
+        (lines[name], lines[other])
+        for name, row in rows.items()
+        for other in row.against
+        if name in lines and other in lines
+    ]
+
+
+def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line]) -> Table:
+    """Matched differences over the seeds that both have, and the paper's gain."""
+    both = pairs(rows, lines)
+    keys = known(Group(benchmark, [line for pair in both for line in pair]), COMPARED)
+    made = []
+    for line, base in both:
+        gaps = {key: differences(line, base, key) for key in keys}
+        matched = len(gaps[keys[0]]) if keys else 0
+        if matched:
+            cells = [interval(key, gaps[key]) for key in keys]
+            first = rows[line.label].against[0] == base.label
+            gain = paper_gain(rows[line.label], benchmark) if first else ""
+            made.append([f"{line.label} - {base.label}", str(matched), *cells, gain])
+    head = ["difference", "seeds", *(MEASURES[key].name for key in keys), "the paper: final, mean"]
+    title = f"{benchmark}: matched differences in points, mean and 95 % t interval over seeds"
+    return Table(title, head, made)
+
+
+def paper_gain(row: Row, benchmark: str) -> str:
+    """The gain of the paper's own row, after the last task and as a mean over tasks."""
+    if benchmark not in row.paper:
+        return ""
+    key, name, base = row.paper[benchmark]
+    table = next(table for table in paper_tables() if table.key == key)
+    values = {row.name: row.mean for row in table.rows}
+    gaps = [a - b for a, b in zip(values[name], values[base], strict=True)]
+    return f"{gaps[-1]:+.1f}, {mean(gaps):+.1f} ({name} - {base}, {table.title})"
+
+
+def every_seed(found: Group) -> Table:
+    """The numbers of each run, in the order of seeds."""
+    keys = known(found, SEEDS)
+    seeds = sorted({run.seed for run in found.runs})
+    rows = []
+    for line in found.lines:
+        by_seed = {run.seed: run.numbers for run in line.runs}
+        cells = [
+            " ".join(cell(key, by_seed[s][key]) if s in by_seed else "-" for s in seeds)
+            for key in keys
+        ]
+        rows.append([line.label, *cells])
+    head = ["row", *(MEASURES[key].name for key in keys)]
+    said = ", ".join(map(str, seeds))
+    return Table(f"{found.title}: every seed ({said}), %", head, rows)
+
+
+def sentences(rows: Mapping[str, Row], lines: Mapping[str, Line]) -> list[str]:
+    """What each difference shows of the final accuracy, plainly."""
+    said = []
+    for line, base in pairs(rows, lines):
+        gaps = [100 * gap for gap in differences(line, base, "accuracy")]
+        if gaps:
+            said.append(sentence(line.label, base.label, gaps))
+    return said

@@ -1,0 +1,277 @@
+"""What a study is made of: a YAML file of parts, rows and sides to tune, as runs in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rightreasons.config import make, resolve
+from rightreasons.errors import UserError, unknown
+from rightreasons.runfiles import load_yaml
+
+DEFAULT = "reasons"
+TUNING = "tuning"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark as a study uses it."""
+
+    words: list[str] = field(default_factory=list)
+    """key=value words of every run"""
+    tuning: list[str] = field(default_factory=list)
+    """words of tuning runs beside those"""
+    seconds: float = 60.0
+    """of one run, before any has been measured"""
+    tuning_seconds: float = 30.0
+    """of one tuning run"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Something that is tuned: one key of a method, so many values."""
+
+    method: str
+    key: str
+    tries: list[float]
+    words: list[str] = field(default_factory=list)
+    cost: float = 1.0
+    """time, as a multiple of what the benchmark says"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables: a method with words, in matched runs."""
+
+    method: str
+    tuned: str | None = None
+    """the side whose chosen value it takes"""
+    factor: float = 1.0
+    """multiplies the chosen value, where the row's loss has another unit than the side's"""
+    words: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+    """rows that it is compared with"""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """benchmark: [table, row, base], the rows of the paper whose difference it is beside"""
+    cost: float = 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows on benchmarks, and what must be tuned for them."""
+
+    about: str
+    benchmarks: list[str]
+    rows: dict[str, Any]
+    sides: dict[str, Any] = field(default_factory=dict)
+    tuning_seeds: list[int] | None = None
+    """of these sides, if not those of the study"""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How sides are tuned: on which seeds, with which words."""
+
+    seeds: list[int]
+    words: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The keys of a study's file."""
+
+    about: str
+    seeds: list[int]
+    tuning: dict[str, Any]
+    benchmarks: dict[str, Any]
+    parts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a study; ``place`` is its record's path, and that of its folder."""
+
+    part: str
+    benchmark: str
+    row: str
+    method: str
+    words: tuple[str, ...]
+    seed: int
+    seconds: float
+    place: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.benchmark}: {self.row}, seed {self.seed}"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        config = resolve(self.benchmark, self.method, self.words, self.seed)
+        config["train"]["threads"] = 1  # equal bits need an equal number
+        return config
+
+
+Chosen = Mapping[str, Mapping[str, float]]  # benchmark -> side -> value
+
+
+class Study:
+    """A study's file, checked; benchmarks, rows and sides by name, in the order of the file."""
+
+    def __init__(self, name: str, content: Any) -> None:
+        if not isinstance(content, dict):
+            raise UserError(f"study {name} holds no keys, expected about, seeds, benchmarks, ...")
+        fields = make(Fields, content, name)
+        self.name, self.about, self.seeds = name, fields.about, fields.seeds
+        self.tuning = make(Tuning, fields.tuning, f"{name}.tuning")
+        self.benchmarks = {
+            key: make(Bench, value, f"{name}.benchmarks.{key}")
+            for key, value in fields.benchmarks.items()
+        }
+        self.parts = {
+            key: make(Part, value, f"{name}.parts.{key}") for key, value in fields.parts.items()
+        }
+        self.rows: dict[str, dict[str, Row]] = {}
+        self.sides: dict[str, dict[str, Side]] = {}
+        for key, part in self.parts.items():
+            where = f"{name}.parts.{key}"
+            self.rows[key] = {r: make(Row, v, f"{where}.{r}") for r, v in part.rows.items()}
+            self.sides[key] = {s: make(Side, v, f"{where}.{s}") for s, v in part.sides.items()}
+        self._check()
+
+    def _check(self) -> None:
+        """Every name that is referred to is there, and no two rows or sides share one."""
+        sides = [side for part in self.sides.values() for side in part]
+        rows = [row for part in self.rows.values() for row in part]
+        for kind, names in (("side", sides), ("row", rows)):
+            twice = next((n for n in names if names.count(n) > 1), None)
+            if twice is not None:
+                raise UserError(f"study {self.name} has two {kind}s {twice!r}; name each once")
+        for part in self.parts.values():
+            for benchmark in part.benchmarks:
+                if benchmark not in self.benchmarks:
+                    raise unknown(f"benchmark of study {self.name}", benchmark, self.benchmarks)
+        for found in self.rows.values():
+            for row in found.values():
+                if row.tuned is not None and row.tuned not in sides:
+                    raise unknown(f"side of study {self.name}", row.tuned, sides)
+                for other in row.against:
+                    if other not in rows:
+                        raise unknown(f"row of study {self.name}", other, rows)
+
+    @property
+    def names(self) -> list[str]:
+        """What ``--only`` takes: the tuning of each part, then the parts."""
+        tuned = [f"{TUNING}-{part}" for part, sides in self.sides.items() if sides]
+        return [*tuned, *self.parts]
+
+    def select(self, only: Sequence[str]) -> list[str]:
+        """The parts that some words name; all without a word."""
+        chosen: list[str] = []
+        for word in only:
+            if word != TUNING and word not in self.names:
+                raise unknown(f"part of study {self.name}", word, [TUNING, *self.names])
+            found = [n for n in self.names if n == word or n.startswith(f"{word}-")]
+            chosen += [name for name in found if name not in chosen]
+        return [name for name in self.names if name in chosen] if only else self.names
+
+    def runs(
+        self, part: str, chosen: Chosen, benchmarks: Sequence[str] | None = None
+    ) -> list[Planned]:
+        """The runs of a part in the order of work: seed by seed, cheap benchmarks first."""
+        if part.startswith(f"{TUNING}-"):
+            return list(self._tries(part.removeprefix(f"{TUNING}-")))
+        return list(
+            self._rows(part, chosen, self.cheap(part) if benchmarks is None else benchmarks)
+        )
+
+    def _tries(self, part: str) -> Iterator[Planned]:
+        for seed in self.tuning_seeds(part):
+            for benchmark in self.cheap(part):
+                bench = self.benchmarks[benchmark]
+                for name, side in self.sides[part].items():
+                    common = (*bench.words, *self.tuning.words, *bench.tuning, *side.words)
+                    for value in side.tries:
+                        yield Planned(
+                            f"{TUNING}-{part}",
+                            benchmark,
+                            f"{name} {value:g}",
+                            side.method,
+                            (*common, f"{side.key}={value}"),
+                            seed,
+                            bench.tuning_seconds * side.cost,
+                            f"{TUNING}/{benchmark}/{slug(name)}/{value:g}/{seed}",
+                        )
+
+    def _rows(self, part: str, chosen: Chosen, benchmarks: Sequence[str]) -> Iterator[Planned]:
+        for seed in self.seeds:
+            for benchmark in benchmarks:
+                bench = self.benchmarks[benchmark]
+                for name, row in self.rows[part].items():
+                    tuned = self._tuned(benchmark, row, chosen)
+                    yield Planned(
+                        part,
+                        benchmark,
+                        name,
+                        row.method,
+                        (*bench.words, *tuned, *row.words),
+                        seed,
+                        bench.seconds * row.cost,
+                        f"{part}/{benchmark}/{slug(name)}/{seed}",
+                    )
+
+    def _tuned(self, benchmark: str, row: Row, chosen: Chosen) -> list[str]:
+        if row.tuned is None:
+            return []
+        part, side = self.side(row.tuned)
+        value = chosen.get(benchmark, {}).get(row.tuned)
+        if value is None:
+            raise UserError(
+                f"nothing is chosen yet for {row.tuned} on {benchmark}, which the rows of study "
+                f"{self.name} take; type rrr study {self.name} --only {TUNING}-{part}"
+            )
+        return [*side.words, f"{side.key}={value * row.factor:.12g}"]
+
+    def side(self, name: str) -> tuple[str, Side]:
+        """A side and the part that it belongs to."""
+        return next((part, sides[name]) for part, sides in self.sides.items() if name in sides)
+
+    def tuning_seeds(self, part: str) -> list[int]:
+        own = self.parts[part].tuning_seeds
+        return self.tuning.seeds if own is None else own
+
+    def cheap(self, part: str) -> list[str]:
+        return sorted(self.parts[part].benchmarks, key=lambda b: self.benchmarks[b].seconds)
+
+
+def slug(name: str) -> str:
+    """A row's name as that of a folder."""
+    return re.sub(r"[^\w.+=]+", "-", name).strip("-")
+
+
+def studies() -> dict[str, str]:
+    """The files of the studies that ship, by name."""
+    folder = resources.files("rightreasons") / "presets" / "studies"
+    found = {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return {name: found[name].read_text("utf-8") for name in sorted(found)}
+
+
+def load(name: str) -> Study:
+    """A study that ships, by name, or a file of one."""
+    shipped = studies()
+    if name in shipped:
+        text, title = shipped[name], name
+    elif Path(name).suffix in (".yaml", ".yml") and Path(name).is_file():
+        text, title = Path(name).read_text("utf-8"), Path(name).stem
+    else:
+        raise unknown("study", name, shipped)
+    try:
+        return Study(title, load_yaml(text))
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"study {name} is not valid YAML ({error}); mend the file") from error

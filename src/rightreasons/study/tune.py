@@ -1,0 +1,104 @@
+"""The rule by which every side of a study is tuned, and what it has chosen.
+
+Each side has the same number of tries, on the same seeds. What is compared is the average accuracy
+on a validation split of classes that no result is reported on, as the mean over seeds; the highest
+wins, of equal ones the smallest. A run that diverged counts as zero. No try is added afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rightreasons.errors import Damaged
+from rightreasons.reports.table import Table
+from rightreasons.runfiles import write
+from rightreasons.study.plan import TUNING, Study
+from rightreasons.study.records import find
+
+Tries = Mapping[float, Sequence[float]]  # value -> a number for each seed
+
+
+def choose(tries: Tries) -> float:
+    """The value with the highest mean over seeds; of equal ones the smallest.
+
+    >>> choose({0.1: [0.5, 0.7], 1.0: [0.4, 0.7], 0.01: [0.6, 0.6]})
+    0.01
+    """
+    return max(sorted(tries), key=lambda value: round(mean(tries[value]), 6))
+
+
+def tried(study: Study, base: Path) -> dict[str, dict[str, dict[float, list[float]]]]:
+    """Benchmark -> side -> value -> average accuracy by seed, of the sides that are complete."""
+    found: dict[str, dict[str, dict[float, list[float]]]] = {}
+    for part, sides in study.sides.items():
+        runs = study.runs(f"{TUNING}-{part}", {})
+        for benchmark in study.parts[part].benchmarks:
+            for name, side in sides.items():
+                numbers: dict[float, list[float]] = {}
+                for value in side.tries:
+                    mine = [r for r in runs if r.benchmark == benchmark]
+                    mine = [r for r in mine if r.row == f"{name} {value:g}"]
+                    records = [find(base, run) for run in mine]
+                    numbers[value] = [record.average for record in records if record is not None]
+                if all(len(v) == len(study.tuning_seeds(part)) for v in numbers.values()):
+                    found.setdefault(benchmark, {})[name] = numbers
+    return found
+
+
+def write_chosen(study: Study, base: Path, path: Path) -> None:
+    """Choose, and keep what was chosen beside every number that it was chosen by."""
+    found = tried(study, base)
+    content = {
+        "study": study.name,
+        "chosen": {
+            benchmark: {name: choose(tries) for name, tries in sides.items()}
+            for benchmark, sides in found.items()
+        },
+        "tries": {
+            benchmark: {
+                name: {f"{value:g}": numbers for value, numbers in tries.items()}
+                for name, tries in sides.items()
+            }
+            for benchmark, sides in found.items()
+        },
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    if found and (not path.exists() or path.read_text("utf-8") != text):
+        write(path, text)
+
+
+def read_chosen(path: Path) -> dict[str, dict[str, float]]:
+    """Benchmark -> side -> value; nothing if nothing was chosen yet."""
+    if not path.exists():
+        return {}
+    try:
+        chosen = json.loads(path.read_text("utf-8"))["chosen"]
+        return {b: {n: float(v) for n, v in sides.items()} for b, sides in chosen.items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Damaged(
+            f"{path} does not say what was chosen ({error}); remove it and type rrr study --report"
+        ) from error
+
+
+def tables(study: Study, content: dict[str, Any]) -> list[Table]:
+    """What was tried and chosen, a table a benchmark."""
+    made = []
+    for benchmark, sides in content["tries"].items():
+        rows = []
+        for name, tries in sides.items():
+            key = study.side(name)[1].key
+            chosen = content["chosen"][benchmark][name]
+            values = sorted(float(value) for value in tries)
+            for value, numbers in tries.items():
+                mark = "chosen" if float(value) == chosen else ""
+                edge = ", at the edge" if mark and chosen in (values[0], values[-1]) else ""
+                each = ", ".join(f"{100 * number:.1f}" for number in numbers)
+                middle = f"{100 * mean(numbers):.1f}"
+                rows.append([name, f"{key}={value}", middle, each, mark + edge])
+        head = ["side", "try", "mean", "every seed", ""]
+        made.append(Table(f"{benchmark}, average accuracy on the validation split, %", head, rows))
+    return made

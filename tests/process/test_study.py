@@ -1,0 +1,112 @@
+"""``rrr study`` as a user types it: killed half-way, gone on with, skipped by record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rightreasons.study.plan import load
+from rightreasons.study.records import path_of, write_record
+from rightreasons.sweep import execute
+
+TINY = Path(__file__).parents[1] / "study" / "tiny.yaml"
+RUNS = 6
+
+
+def words(folder, *more):
+    study = [sys.executable, "-m", "rightreasons", "study", TINY, "--out", folder / "runs"]
+    return [str(word) for word in (*study, "--records", folder / "results" / "records", *more)]
+
+
+def rrr(folder, *more):
+    return subprocess.run(words(folder, *more), capture_output=True, text=True)
+
+
+def records(folder):
+    return {path: path.read_bytes() for path in (folder / "results").rglob("[0-9]*.json")}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A study that was killed with all its processes once it had a record, then gone on with."""
+    folder = tmp_path_factory.mktemp("study")
+    begun = subprocess.Popen(
+        words(folder), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not records(folder):
+        assert begun.poll() is None
+        time.sleep(0.05)
+    os.killpg(begun.pid, signal.SIGKILL)
+    begun.wait()
+    before = records(folder)
+    done = rrr(folder)
+    assert done.returncode == 0, done.stderr
+    return folder, before, done
+
+
+def test_a_killed_study_goes_on_with_what_has_no_record(killed):
+    folder, before, done = killed
+    assert 0 < len(before) < RUNS
+    after = records(folder)
+    assert len(after) == RUNS and all(after[path] == content for path, content in before.items())
+    left = 2 - sum("tuning" in path.parts for path in before)
+    assert f"tuning-methods: 2 runs, {left} left" in done.stdout
+
+
+def test_its_records_are_those_of_runs_in_peace(killed, tmp_path):
+    folder, _, _ = killed
+    chosen = json.loads((folder / "results" / "tuned.json").read_text("utf-8"))["chosen"]
+    run = load(str(TINY)).runs("methods", chosen)[1]
+    execute(run.config, tmp_path / "run")
+    write_record(tmp_path, run, tmp_path / "run")
+    ours, alone = (
+        json.loads(path_of(base, run).read_text("utf-8"))
+        for base in (folder / "results" / "records", tmp_path)
+    )
+    for content in (ours, alone):
+        content.pop("seconds"), content["result"].pop("seconds_a_step")
+        for task in content["tasks"]:
+            task.pop("seconds"), task.pop("seconds_a_step")
+    assert ours == alone
+
+
+def test_what_has_a_record_is_skipped_and_needs_no_run_folder(killed):
+    folder, _, first = killed
+    assert not list((folder / "runs").rglob("*.pt"))  # no checkpoint that nobody needs
+    before, page = records(folder), (folder / "results" / "README.md").read_bytes()
+    again = rrr(folder, "--only", "methods")
+    assert again.returncode == 0 and "methods: 4 runs, 0 left" in again.stdout
+    assert records(folder) == before
+    (folder / "results" / "README.md").unlink()
+    report = rrr(folder, "--report")
+    assert report.returncode == 0
+    assert (folder / "results" / "README.md").read_bytes() == page
+    assert b"er+rrr against er: accuracy" in page
+
+
+def test_a_damaged_record_ends_it_by_name(killed):
+    folder, _, _ = killed
+    path = next(iter(records(folder)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    try:
+        done = rrr(folder)
+    finally:
+        path.write_bytes(whole)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("rrr: ") and path.name in said and "is no record" in said
+
+
+def test_the_plan_counts_and_starts_nothing(tmp_path):
+    done = rrr(tmp_path, "--plan")
+    assert done.returncode == 0 and "methods: 4 runs, 4 left, 0.01 hours" in done.stdout
+    assert "about 0.00 hours with 2 at a time (0 of 4 by runs that are done" in done.stdout
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,117 @@
+"""The page from records alone: numbers by hand, honest sentences, text by hand kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from statistics import mean
+
+import pytest
+
+from rightreasons.errors import Diverged
+from rightreasons.stats import t_interval
+from rightreasons.study.page import placed, write_page
+from rightreasons.study.plan import Study
+from rightreasons.study.records import find, path_of, write_record
+
+CHOSEN = {"glyphs-spurious": {"rrr": 0.1}}
+
+
+@pytest.fixture
+def place(made_up, tiny, tmp_path):
+    """Records of all runs but nothing else, and what was chosen."""
+    study = Study("tiny", tiny)
+    for run in study.runs("methods", CHOSEN):
+        folder = made_up.make_run(tmp_path / "runs" / run.place, run.config, 2, maps=False)
+        write_record(tmp_path / "records", run, folder)
+    shutil.rmtree(tmp_path / "runs")
+    content = {"chosen": CHOSEN, "tries": {"glyphs-spurious": {"rrr": {"0.1": [0.5], "1": [0.4]}}}}
+    (tmp_path / "tuned.json").write_text(json.dumps(content), "utf-8")
+    return study, tmp_path
+
+
+def page(place):
+    study, folder = place
+    path = folder / "README.md"
+    write_page(study, folder / "records", folder / "tuned.json", path)
+    return path.read_text("utf-8")
+
+
+def accuracy(place, row):
+    study, folder = place
+    runs = [run for run in study.runs("methods", CHOSEN) if run.row == row]
+    return [100 * find(folder / "records", run).run.numbers["accuracy"] for run in runs]
+
+
+def test_every_seed_difference_and_interval_stand_on_the_page(place):
+    text = page(place)
+    er, rrr = accuracy(place, "er"), accuracy(place, "er+rrr")
+    assert f"| er | {er[0]:.1f} {er[1]:.1f} |" in text
+    gaps = [b - a for a, b in zip(er, rrr, strict=True)]
+    low, high = t_interval(gaps)
+    assert f"| er+rrr - er | 2 | {mean(gaps):+.1f} [{low:+.1f}, {high:+.1f}]" in text
+    assert "+1.0, +1.9 (RRR - ER" in text  # the paper's, after the last task and on average
+    assert "4 of 4 runs have ended" in text
+    for word in ("PG-ACC", "precision Pr_Ti", "recall Re_Ti", "drift: cosine", "ms a step"):
+        assert word in text
+
+
+def lift(place, by):
+    """Give er+rrr the accuracy of er plus so much, seed by seed."""
+    study, folder = place
+    runs = study.runs("methods", CHOSEN)
+    for seed, gain in zip((0, 1), by, strict=True):
+        tasks = {}
+        for row in ("er", "er+rrr"):
+            run = next(r for r in runs if (r.row, r.seed) == (row, seed))
+            path = path_of(folder / "records", run)
+            content = json.loads(path.read_text("utf-8"))
+            level = 0.5 + gain * (row == "er+rrr")
+            for task in content["tasks"]:
+                task["accuracy"]["class"] = [level] * len(task["accuracy"]["class"])
+            path.write_text(json.dumps(content), "utf-8")
+            tasks[row] = level
+
+
+def test_a_difference_whose_interval_holds_zero_shows_nothing(place):
+    lift(place, [0.1, -0.02])
+    said = next(line for line in page(place).splitlines() if line.startswith("- er+rrr against"))
+    assert "accuracy +4.0 points over 2 matched seeds" in said
+    assert "includes zero, so nothing is shown" in said
+
+
+def test_nothing_is_claimed_of_few_seeds(place):
+    lift(place, [0.1, 0.1001])
+    said = next(line for line in page(place).splitlines() if line.startswith("- er+rrr against"))
+    assert "2 seeds are few: below 5 nothing is claimed" in said
+
+
+def test_words_by_hand_are_kept_and_tables_are_written_anew(place):
+    first = page(place)
+    path = place[1] / "README.md"
+    path.write_text(first.replace("# A tiny study", "# By hand\n\nA null result is one."), "utf-8")
+    lift(place, [0.2, 0.2])
+    second = page(place)
+    assert second.startswith("# By hand\n\nA null result is one.")
+    assert second != first and second.count("<!-- begin methods -->") == 1
+    assert page(place) == second
+    text = placed("a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n", "x", "new")
+    assert text == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n"
+
+
+def test_a_run_that_diverged_is_named_and_not_averaged(made_up, place, tmp_path):
+    study, folder = place
+    run = study.runs("methods", CHOSEN)[1]
+    left = made_up.make_run(tmp_path / "again", run.config, 2, maps=False)
+    write_record(folder / "records", run, left, Diverged("the rrr loss is nan"))
+    text = page(place)
+    assert "glyphs-spurious: er+rrr, seed 0 diverged: the rrr loss is nan" in text
+    assert "one seed says nothing about a difference" in text
+
+
+def test_half_a_study_has_a_page(place):
+    study, folder = place
+    shutil.rmtree(folder / "records")
+    (folder / "tuned.json").unlink()
+    text = page(place)
+    assert "0 of 4 runs have ended" in text and "No run of this part has ended yet" in text

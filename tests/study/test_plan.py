@@ -1,0 +1,100 @@
+"""A study as data: the runs it means, their order, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from rightreasons.errors import UserError
+from rightreasons.paper import paper_tables
+from rightreasons.study.drive import _pretended
+from rightreasons.study.plan import DEFAULT, Study, load
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return load(DEFAULT)
+
+
+def test_runs_come_seed_by_seed_and_cheap_benchmarks_first(shipped):
+    runs = shipped.runs("methods", _pretended(shipped, {}))
+    assert [seed for seed, _ in groupby(run.seed for run in runs)] == shipped.seeds
+    first = [run for run in runs if run.seed == shipped.seeds[0]]
+    order = [benchmark for benchmark, _ in groupby(run.benchmark for run in first)]
+    assert order == ["glyphs-spurious", "tiny-small", "cub200-small", "cifar100-small"]
+    assert [run.row for run in first[:3]] == ["er", "er+rrr", "er+evidence"]
+    assert len({run.place for run in runs}) == len(runs) == 6 * 4 * 5
+
+
+def test_tuning_is_the_same_for_all_sides_and_shares_no_class_with_results(shipped):
+    for part, sides in shipped.sides.items():
+        assert {len(side.tries) for side in sides.values()} == {5}
+        runs = shipped.runs(f"tuning-{part}", {})
+        for name in sides:
+            own = [run for run in runs if run.row.rpartition(" ")[0] == name]
+            assert {run.seed for run in own} == set(shipped.tuning_seeds(part))
+    chosen = _pretended(shipped, {})
+    tuned = {r.benchmark: r.config["stream"] for r in shipped.runs("tuning-methods", {})}
+    for run in shipped.runs("methods", chosen):
+        if run.seed == 0 and run.method == "er":
+            pools = run.config["stream"]["pools"]
+            used, mine = tuned[run.benchmark]["pool"], run.config["stream"]["pool"]
+            assert (used, mine) == ("tuning", "results")
+            assert not set(pools["tuning"]) & set(pools["results"])
+            assert tuned[run.benchmark]["validation"] > run.config["stream"]["validation"] == 0
+
+
+def test_every_row_and_side_of_the_shipped_study_is_a_config(shipped):
+    chosen = _pretended(shipped, {})
+    for part in shipped.names:
+        for run in shipped.runs(part, chosen):
+            if run.seed in (0, 100):
+                assert run.config["train"]["threads"] == 1
+    tables = {table.key: {row.name for row in table.rows} for table in paper_tables()}
+    for rows in shipped.rows.values():
+        for row in rows.values():
+            for table, *names in row.paper.values():
+                assert set(names) <= tables[table]
+
+
+def test_a_row_takes_words_and_value_of_its_side(tiny):
+    tiny["parts"]["methods"]["sides"]["rrr"]["words"] = ["rrr.view=canonical"]
+    study = Study("tiny", tiny)
+    run = study.runs("methods", {"glyphs-spurious": {"rrr": 0.5}})[1]
+    assert run.config["rrr"]["weight"] == 0.5 and run.config["rrr"]["view"] == "canonical"
+    with pytest.raises(UserError, match="nothing is chosen yet for rrr on glyphs-spurious.*type"):
+        study.runs("methods", {})
+
+
+def test_only_takes_parts_and_their_tuning(shipped):
+    assert shipped.select(["tuning"]) == [n for n in shipped.names if n.startswith("tuning-")]
+    assert shipped.select(["controls", "tuning-methods"]) == ["tuning-methods", "controls"]
+    assert shipped.select([]) == shipped.names
+    with pytest.raises(UserError, match="did you mean 'controls'"):
+        shipped.select(["control"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s.pop("seeds"), "tiny.seeds is missing"),
+        (lambda s: s["parts"]["methods"].update(row={}), "unknown key 'tiny.parts.methods.row'"),
+        (lambda s: s["parts"]["methods"]["rows"]["er"].update(tuned="rr"), "did you mean 'rrr'"),
+        (lambda s: s["parts"]["methods"]["rows"]["er"].update(against=["x"]), "unknown row"),
+        (lambda s: s["parts"]["methods"].update(benchmarks=["glyphs"]), "unknown benchmark"),
+        (lambda s: s["parts"].update(more=s["parts"]["methods"]), "two sides 'rrr'"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(tiny, change, says):
+    change(tiny)
+    with pytest.raises(UserError, match=says):
+        Study("tiny", tiny)
+
+
+def test_a_study_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="unknown study 'reason'; did you mean 'reasons'"):
+        load("reason")
+    (tmp_path / "bad.yaml").write_text("a: [", "utf-8")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load(str(tmp_path / "bad.yaml"))

@@ -1,0 +1,64 @@
+"""The rule on numbers by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rightreasons.errors import Damaged
+from rightreasons.study import tune
+from rightreasons.study.plan import Study
+from rightreasons.study.records import path_of, write_record
+from rightreasons.study.tune import choose, read_chosen, write_chosen
+
+
+def test_the_highest_mean_wins_and_of_equal_ones_the_smallest():
+    assert choose({0.1: [0.5, 0.6], 0.3: [0.7, 0.5], 1.0: [0.1, 0.9]}) == 0.3
+    assert choose({1.0: [0.5], 0.1: [0.5], 0.3: [0.4]}) == 0.1
+    assert choose({0.1: [0.1 + 0.2], 0.01: [0.3]}) == 0.01  # no difference that a float makes
+
+
+@pytest.fixture
+def study(tiny):
+    return Study("tiny", tiny)
+
+
+def lay(made_up, study, base, tmp_path, numbers):
+    """Records of the tuning runs, average accuracy as given."""
+    for run, number in zip(study.runs("tuning-methods", {}), numbers, strict=True):
+        folder = made_up.make_run(tmp_path / run.place, run.config, 2, maps=False)
+        write_record(base, run, folder)
+        path = path_of(base, run)
+        content = json.loads(path.read_text("utf-8"))
+        content["result"]["average"] = number
+        path.write_text(json.dumps(content), "utf-8")
+
+
+def test_what_is_chosen_is_kept_with_its_numbers(made_up, study, tmp_path):
+    base, path = tmp_path / "records", tmp_path / "tuned.json"
+    lay(made_up, study, base, tmp_path, [0.4, 0.6])
+    write_chosen(study, base, path)
+    assert read_chosen(path) == {"glyphs-spurious": {"rrr": 1.0}}
+    content = json.loads(path.read_text("utf-8"))
+    assert content["tries"] == {"glyphs-spurious": {"rrr": {"0.1": [0.4], "1": [0.6]}}}
+    (table,) = tune.tables(study, content)
+    assert table.rows == [
+        ["rrr", "rrr.weight=0.1", "40.0", "40.0", ""],
+        ["rrr", "rrr.weight=1", "60.0", "60.0", "chosen, at the edge"],
+    ]
+
+
+def test_nothing_is_chosen_before_every_try_has_every_seed(made_up, study, tmp_path):
+    base, path = tmp_path / "records", tmp_path / "tuned.json"
+    lay(made_up, study, base, tmp_path, [0.4, 0.6])
+    path_of(base, study.runs("tuning-methods", {})[0]).unlink()
+    write_chosen(study, base, path)
+    assert read_chosen(path) == {}
+
+
+def test_a_file_that_does_not_say_what_was_chosen_is_named(tmp_path):
+    path = tmp_path / "tuned.json"
+    path.write_text('{"chosen": {"a": {"rrr": "x"}}}', "utf-8")
+    with pytest.raises(Damaged, match="tuned.json does not say what was chosen"):
+        read_chosen(path)
