@@ -1,7 +1,7 @@
 """An epoch of ours against an epoch of Avalanche's replay: same net, batch, memory and crop.
 
-Avalanche gets what its own split of CIFAR-100 has: PIL images, torchvision's crop and flip, a loader
-in the training process, a replay plugin with as many old images a batch as new ones, no metrics.
+Avalanche gets what its own split of CIFAR-100 has: PIL images, torchvision's crop and flip, a
+loader in the training process, as many old images a batch as new ones, and no metrics.
 """
 
 from __future__ import annotations
