@@ -113,8 +113,8 @@ def show(name: str) -> None:
         for term in terms:
             _fields(term, find("", TERMS, term))
     else:
-        parts = [*LEARNERS, *TERMS, *explainer_names(), *NETS, *SOURCES]
-        known = [*presets, *parts, *sections, *studies()]
+        names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]
+        known = [*presets, *LEARNERS, *TERMS, *names]
         raise unknown("name", name, known)
 
 

@@ -145,11 +145,11 @@ def _halting(after: int) -> Callable[..., Tensor]:
     """The objective of a step, which can be had so many times."""
     real, calls = Steps.objective, [0]
 
-    def counted(self: Steps, *words: Any) -> Tensor:
+    def counted(self: Steps, *given: Any, **words: Any) -> Tensor:
         calls[0] += 1
         if calls[0] > after:
             raise _Halt
-        return real(self, *words)
+        return real(self, *given, **words)
 
     return counted
 

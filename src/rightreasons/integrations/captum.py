@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import attribution, magnitude
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.net import Net
+from rightreasons.slopes import images_of
 from rightreasons.types import Out
 
 GRADIENTS = ("Saliency", "GuidedBackprop", "Deconvolution", "GuidedGradCam")
@@ -58,7 +59,7 @@ class CaptumExplainer:
         signed: bool = False,
     ) -> Tensor:
         trains = torch.is_grad_enabled()
-        x = (at if isinstance(at, Tensor) else at.maps[INPUT]).detach().clone()
+        x = images_of(at).clone()
         with net.frozen_statistics(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it sets hooks, and removes them
             found = self._attribute(Scores(net), net, x.requires_grad_(), y, target, trains)

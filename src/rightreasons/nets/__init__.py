@@ -125,15 +125,6 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
     return built
 
 
-@torch.no_grad()
-def _keep_head(built: Net, own: nn.Module) -> None:
-    """The rows of the module's own head, an nn.Linear or a 1x1 convolution, in the growing one."""
-    rows = dict(own.named_parameters())
-    built.resize(len(rows["weight"]))
-    for name, value in rows.items():
-        built.head.get_parameter(name).copy_(value.flatten(1) if value.ndim == 4 else value)
-
-
 def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
     """A net of another package: its function gives a `Net`, or a module for 32 px images."""
     if weights is not None or flatten is not None:
@@ -148,6 +139,15 @@ def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
         raise UserError(f"net {name!r} is a {type(made).__name__}, expected rr.net(module, ...)")
     made.name = name
     return made
+
+
+@torch.no_grad()
+def _keep_head(built: Net, own: nn.Module) -> None:
+    """The rows of the module's own head, an nn.Linear or a 1x1 convolution, in the growing one."""
+    rows = dict(own.named_parameters())
+    built.resize(len(rows["weight"]))
+    for name, value in rows.items():
+        built.head.get_parameter(name).copy_(value.flatten(1) if value.ndim == 4 else value)
 
 
 class Watched(NamedTuple):
@@ -232,8 +232,9 @@ def _watch(module: nn.Module, probe: Tensor) -> Watched:
         with torch.no_grad():
             logits = module(probe)
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        shape = ",".join(map(str, probe.shape))
         raise UserError(
-            f"the module refuses a {tuple(probe.shape)} image batch ({why(error)}); pass size= the "
+            f"the module refuses a ({shape}) image batch ({why(error)}); pass size= the "
             "side of the images that it takes"
         ) from error
     finally:
