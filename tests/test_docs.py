@@ -26,7 +26,7 @@ RUN = {  # pages whose Python runs as it stands, block by block
     "your-learner.md": (0,),
     "your-explainer.md": (0, 1),
     "paper-and-code.md": (0,),
-    "your-network.md": (1,),
+    "your-network.md": (2,),
 }
 
 
