@@ -31,8 +31,8 @@ def rates(*values: float) -> list[tuple[str, list[str]]]:
 TRIES: dict[str, list[tuple[str, list[str]]]] = {
     "finetune": rates(1e-4, 3e-4),
     "er": rates(1e-4, 3e-4, 1e-3),
-    "icarl-fscil": rates(3e-4, 1e-3),
-    "eeil-fscil": rates(3e-4, 1e-3),
+    "icarl-fscil": rates(3e-5, 1e-4, 3e-4),
+    "eeil-fscil": rates(3e-5, 1e-4, 3e-4),
     "topic": [
         (
             f"lr {lr}, {epochs} epochs, anchor {anchor}",
