@@ -38,7 +38,7 @@ TRIES: dict[str, list[tuple[str, list[str]]]] = {
             f"lr {lr}, {epochs} epochs, anchor {anchor}",
             [f"train.later.lr={lr}", f"train.later.epochs={epochs}", f"topic.anchor={anchor}"],
         )
-        for lr, epochs, anchor in ((1e-3, 10, 0.5), (1e-3, 20, 0.5), (3e-3, 10, 0.1))
+        for lr, epochs, anchor in ((1e-3, 10, 32), (1e-3, 20, 32), (3e-3, 10, 6.4))
     ],
     "itaml": rates(3e-4, 1e-3),
 }
