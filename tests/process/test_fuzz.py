@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from inside import assert_calm, rrr
 from refusals import TINY
 
-from rightreasons.sweep import one
 from rightreasons.checkpoints import load_checkpoint, save_checkpoint
 from rightreasons.config import resolve
+from rightreasons.sweep import one
 
 SOAK = "RRR_SOAK" in os.environ
 RUN = ["run", "glyphs-small", "er+rrr", *TINY]
