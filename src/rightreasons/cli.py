@@ -351,11 +351,11 @@ def explain(
     out
         The picture.
     """
-    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.explainers import explainer_names
     from rightreasons.use import explain_images
 
     names = [word.strip() for word in explainers.split(",")]
-    names = list(EXPLAINERS) if names == ["all"] else names
+    names = explainer_names() if names == ["all"] else names
     explain_images(run, images, names, tasks, of, target, out)
 
 
@@ -377,6 +377,26 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     from rightreasons.use import extend_run
 
     extend_run(run, folder, out)
+
+
+@app.command
+def export(run: Path, *, out: Path | None = None, onnx: bool = False) -> None:
+    """Write a finished run's net for use without this library: weights, a card, a program.
+
+    Example: rrr export runs/glyphs-small/er+evidence/0
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    out
+        Folder of the files (default: RUN/export).
+    onnx
+        Also write ONNX, and measure how far its answers are from the run's own.
+    """
+    from rightreasons.exports import show_export
+
+    show_export(run, out, onnx)
 
 
 @app.command
