@@ -46,7 +46,8 @@ def rrr(*words, cwd, **how):
 
 def wait_for(look, child):
     """Until a file is there."""
-    for _ in range(10 * PATIENCE):
+    begun = time.monotonic()
+    while time.monotonic() < begun + PATIENCE:
         if look():
             return
         assert child.poll() is None, child.communicate()

@@ -58,7 +58,8 @@ def test_curves_draw_every_seed_and_the_mean(folder):
 
 @pytest.mark.parametrize("measure", CURVES)
 def test_every_measure_can_be_drawn(measure, folder):
-    assert len(rr.plot_curves(folder / "g", measure).axes[0].lines) == 6
+    expected = 0 if measure == "p20" else 6  # of groups of images, which these learners do not have
+    assert len(rr.plot_curves(folder / "g", measure).axes[0].lines) == expected
 
 
 def test_curves_by_hand(folder):
