@@ -16,7 +16,8 @@ MEMORY, AFTER, TESTING = "choosing what to remember", "the learner after a task"
 PICTURES, CHECKPOINTS, LOADING = "maps for the report", "checkpoints", "loading data and torch"
 OWN_FORWARD = "{}: forward of its own rows"
 TEACHER = "the teacher's forward"
-STEPS = (DATA, FORWARD, LOSS, BACKWARD, OPTIMISER, TEACHER)
+EXCHANGE = "exchange between processes"
+STEPS = (DATA, FORWARD, LOSS, BACKWARD, OPTIMISER, TEACHER, EXCHANGE)
 SMALL = 0.005  # a share that is not worth a line
 LARGE = 0.15  # a share of something besides the steps that is worth a hint
 
