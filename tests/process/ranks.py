@@ -6,6 +6,7 @@ The processes are started as torchrun would, by the environment, without its own
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -32,10 +33,17 @@ def environment(size: int, **more: str) -> list[dict[str, str]]:
 
 def start(size: int, *words: str) -> list[subprocess.Popen]:
     """This file with these words, in so many processes."""
+    command = [sys.executable, __file__, *words]
     return [
-        subprocess.Popen([sys.executable, __file__, *words], env=env, stderr=subprocess.PIPE)
+        subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         for env in environment(size)
     ]
+
+
+def ended(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """Exit codes, and what was said."""
+    said = [process.communicate(timeout=600)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
 
 
 class Still(nn.BatchNorm2d):
@@ -85,16 +93,16 @@ def learners():
     }
 
 
-def fit(word: str, frozen: bool = True, folder: str | None = None, checkpoint: int = 200):
+def fit(word: str, folder: str | None = None, **train):
     """30 steps on each of two tasks; the result."""
     import rightreasons as rr
 
     stream = rr.stream("glyphs", tasks=2, classes=4, train=12, test=4, size=16)
-    train = rr.Train(
-        epochs=10, batch=9, optimiser="sgd", lr=0.02, augment=rr.Augment(2, False), threads=1
-    )
-    how = {"run": folder, "checkpoint": checkpoint, "progress": False}
-    return rr.fit(learners()[word], net(frozen), stream, train=train, **how)
+    how = {"epochs": 10, "batch": 9, "optimiser": "sgd", "lr": 0.02, "threads": 1} | train
+    how = rr.Train(**how, augment=rr.Augment(2, False))
+    word, _, moving = word.partition(", ")
+    made = learners()[word], net(frozen=not moving), stream
+    return rr.fit(*made, train=how, run=folder, checkpoint=7, progress=False)
 
 
 def found(result) -> dict:
@@ -108,11 +116,50 @@ def found(result) -> dict:
     }
 
 
-def main(out: str, frozen: str, *words: str) -> None:
-    torch.set_num_threads(1)
-    rank = os.environ.get("RANK", "0")
-    torch.save({word: found(fit(word, frozen == "frozen")) for word in words}, f"{out}-{rank}.pt")
+def train(out: str, *words: str) -> None:
+    """Results, one file a process."""
+    torch.save({word: found(fit(word)) for word in words}, f"{out}-{RANK}.pt")
+
+
+def killed(folder: str, word: str) -> None:
+    """The second process kills itself in the second task; the first one says what it sees."""
+    from rightreasons import optimise
+    from rightreasons.errors import UserError
+
+    steps, average = 0, optimise.average
+
+    def count(parameters) -> None:
+        nonlocal steps
+        steps += 1
+        if RANK and steps == 45:
+            os.kill(os.getpid(), signal.SIGKILL)
+        average(parameters)
+
+    optimise.average = count
+    try:
+        fit(word, folder if not RANK else f"{folder}-nowhere")
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def refused() -> None:
+    """What does not fit together, each sentence in a line."""
+    from rightreasons import distributed
+    from rightreasons.errors import UserError
+
+    cases = [{"lr": 0.02 + RANK}, {"batch": 1}, {"device": "cpu"}]
+    for case in cases:
+        version = distributed.__version__
+        if "device" in case:
+            distributed.__version__ = f"0.0.{RANK}"
+        try:
+            fit("er+rrr", **case)
+        except UserError as error:
+            print(error, file=sys.stderr)
+        distributed.__version__ = version
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    RANK = int(os.environ.get("RANK", "0"))
+    torch.set_num_threads(1)
+    {"train": train, "killed": killed, "refused": refused}[sys.argv[1]](*sys.argv[2:])
