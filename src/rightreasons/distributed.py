@@ -204,10 +204,10 @@ def settle(net: nn.Module) -> None:
         return
     norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     moved = [m for m in norms if m.training and m.running_mean is not None]
-    statistics = [t for m in moved for t in (m.running_mean, m.running_var) if t is not None]
+    # .data: the graph holds them, as BatchNorm moves them itself, and does not read them
+    statistics = [t.data for m in moved for t in (m.running_mean, m.running_var) if t is not None]
     if statistics:
-        with torch.no_grad():
-            torch._foreach_copy_(statistics, _means(statistics))
+        torch._foreach_copy_(statistics, _means(statistics))
 
 
 def average(parameters: Sequence[Tensor]) -> None:

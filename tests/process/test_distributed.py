@@ -115,7 +115,8 @@ def test_torchrun_makes_one_run_and_one_table(tmp_path):
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("accuracy on all classes seen") == 1, done.stdout
+    assert done.stdout.count("seconds a step") == 1, done.stdout
+    assert done.stderr.count("task 2/2  accuracy on all classes seen") == 1, done.stderr
     lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["processes"] for line in lines] == [2, 2]
     assert (tmp_path / "run" / "result.json").is_file()
@@ -127,6 +128,7 @@ def test_what_is_not_one_run_is_refused(tmp_path):
     assert [child.returncode for child in children] == [2, 2]
     assert said[0] == (
         "rrr: torchrun has started 2 processes, and they share one run: type torchrun "
-        "--nproc-per-node 2 -m rightreasons run BENCHMARK METHOD, and rrr compare without torchrun\n"
+        "--nproc-per-node 2 -m rightreasons run BENCHMARK METHOD, and rrr compare without "
+        "torchrun\n"
     )
     assert said[1] == said[0].replace("rrr: ", "rrr: process 2: ", 1)
