@@ -88,7 +88,12 @@ def _backend(device: str) -> str:
 
 def _started() -> int:
     """How many processes there are, by torch or by the environment that torchrun makes."""
-    return dist.get_world_size() if dist.is_initialized() else processes()
+    if not dist.is_available() and processes() > 1:
+        raise UserError(
+            f"this torch has no torch.distributed for {processes()} processes; start one"
+        )
+    there = dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if there else processes()
 
 
 def _initialise(device: str) -> None:
@@ -105,7 +110,12 @@ def _initialise(device: str) -> None:
             f"the processes of the run did not come together ({why(error)}); look at the address "
             "and port that torchrun was given"
         ) from error
-    atexit.register(dist.destroy_process_group)  # and not before: there may be another run
+    atexit.register(_leave)  # and not before: there may be another run
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def device_type(name: str) -> str:

@@ -10,12 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
 SOURCE = Path(__file__).parents[2] / "src"
+SINGLE = {"dtype": torch.float32, "maps": "float32", "optimiser": "radam", "lr": 2e-3}
 
 
 def environment(size: int, **more: str) -> list[dict[str, str]]:
@@ -31,9 +33,9 @@ def environment(size: int, **more: str) -> list[dict[str, str]]:
     ]
 
 
-def start(size: int, *words: str) -> list[subprocess.Popen]:
-    """This file with these words, in so many processes."""
-    command = [sys.executable, __file__, *words]
+def start(size: int, *words: str, file: str = __file__) -> list[subprocess.Popen]:
+    """A file, this one by default, with these words, in so many processes."""
+    command = [sys.executable, file, *words]
     return [
         subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         for env in environment(size)
@@ -53,8 +55,8 @@ class Still(nn.BatchNorm2d):
         return super().train(False)
 
 
-def net(frozen: bool = True):
-    """A residual net of two narrow stages in float64."""
+def net(frozen: bool = True, dtype: torch.dtype = torch.float64):
+    """A residual net of two narrow stages."""
     from rightreasons.nets import small
     from rightreasons.nets.net import Net
 
@@ -64,7 +66,7 @@ def net(frozen: bool = True):
             if isinstance(child, nn.BatchNorm2d):
                 setattr(part, name, Still(child.num_features))
     return Net(
-        module.double(),
+        module.to(dtype),
         head="fc",
         taps={"last_block": "stages.1", "paper": "stages.1.0.conv2"},
         pooled_linear=True,
@@ -73,19 +75,20 @@ def net(frozen: bool = True):
     )
 
 
-def learners():
-    """A word for each, and what is to be equal in one process and in two."""
+def learners(maps: str = "float16"):
+    """A word for each, and what is to be equal in one process and in two; maps are kept as told."""
     import rightreasons as rr
 
     memory, herded = rr.Memory(10), rr.Memory(10, pick="herding")
-    paper = {"weight": 0.3, "rows": 6}
+    paper = {"weight": 0.3, "rows": 6, "dtype": maps}
     return {
         "er+rrr": rr.ER(memory) + rr.RRR(**paper),
         "er+rrr shared": rr.ER(memory)
         + rr.RRR(**paper, view="shared", bn="frozen", only_correct=True),
-        "er+rrr closed": rr.ER(memory, replay="concat") + rr.RRR(profile="recommended"),
-        "er+rrr released": rr.ER(memory) + rr.RRR(profile="released", weight=1.0, rows=3),
-        "er+evidence": rr.ER(memory) + rr.Evidence(rows=5),
+        "er+rrr closed": rr.ER(memory, replay="concat") + rr.RRR(profile="recommended", dtype=maps),
+        "er+rrr released": rr.ER(memory)
+        + rr.RRR(profile="released", weight=1.0, rows=3, dtype=maps),
+        "er+evidence": rr.ER(memory) + rr.Evidence(rows=5, dtype=maps),
         "ewc+rrr": rr.EWC(memory, weight=10.0) + rr.RRR(**paper),
         "eeil+rrr": rr.EEIL(herded) + rr.RRR(**paper),
         "bic": rr.BiC(herded),
@@ -93,7 +96,7 @@ def learners():
     }
 
 
-def fit(word: str, folder: str | None = None, **train):
+def fit(word: str, folder: str | None = None, *, dtype=torch.float64, maps="float16", **train):
     """30 steps on each of two tasks; the result."""
     import rightreasons as rr
 
@@ -101,7 +104,7 @@ def fit(word: str, folder: str | None = None, **train):
     how = {"epochs": 10, "batch": 9, "optimiser": "sgd", "lr": 0.02, "threads": 1} | train
     how = rr.Train(**how, augment=rr.Augment(2, False))
     word, _, moving = word.partition(", ")
-    made = learners()[word], net(frozen=not moving), stream
+    made = learners(maps)[word], net(not moving, dtype), stream
     return rr.fit(*made, train=how, run=folder, checkpoint=7, progress=False)
 
 
@@ -116,9 +119,9 @@ def found(result) -> dict:
     }
 
 
-def train(out: str, *words: str) -> None:
+def train(out: str, *words: str, **how) -> None:
     """Results, one file a process."""
-    torch.save({word: found(fit(word)) for word in words}, f"{out}-{RANK}.pt")
+    torch.save({word: found(fit(word, **how)) for word in words}, f"{out}-{RANK}.pt")
 
 
 def killed(folder: str, word: str) -> None:
@@ -162,4 +165,5 @@ def refused() -> None:
 if __name__ == "__main__":
     RANK = int(os.environ.get("RANK", "0"))
     torch.set_num_threads(1)
-    {"train": train, "killed": killed, "refused": refused}[sys.argv[1]](*sys.argv[2:])
+    jobs = {"train": train, "single": partial(train, **SINGLE), "killed": killed}
+    (jobs | {"refused": refused})[sys.argv[1]](*sys.argv[2:])
