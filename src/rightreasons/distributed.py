@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rightreasons import __version__
-from rightreasons.checkpoints import load_plain, why
+from rightreasons.checkpoints import load_plain, mark, why
 from rightreasons.errors import UserError
 from rightreasons.launch import processes
 from rightreasons.memory import Column, Ragged
@@ -178,7 +178,7 @@ def whole(out: Out, count: int) -> Out:
     if len(out.logits) == count:
         return out
     both: Tensor = _Whole.apply(torch.cat([out.logits, out.z], 1), count)  # type: ignore[no-untyped-call]
-    logits, z = both.split([out.logits.shape[1], out.z.shape[1]], 1)
+    logits, z = torch.split(both, [out.logits.shape[1], out.z.shape[1]], 1)
     return Out(logits, z, {})
 
 
@@ -336,9 +336,7 @@ def checksum(columns: Mapping[str, Column]) -> str:
     digest = hashlib.sha256()
     for name, column in sorted(columns.items()):
         parts = (column.values, column.lengths) if isinstance(column, Ragged) else (column,)
-        for t in parts:
-            digest.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
-            digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(" ".join([name, *map(mark, parts), ""]).encode())
     found = digest.hexdigest()
     if _group.size > 1 and len(set(gathered(found))) > 1:
         raise UserError(
