@@ -46,5 +46,12 @@ def times(place):
     return {path: path.stat().st_mtime_ns for path in sorted(place.rglob("*"))}
 
 
+def test_no_command_is_listed_twice():
+    """YAML would take the last of two equal titles, and say nothing."""
+    lines = (Path(__file__).parent / "refusals.yaml").read_text("utf-8").splitlines()
+    titles = [line for line in lines if line and line[0] not in "-# "]
+    assert len(titles) == len(set(titles)) == len(refusals())
+
+
 def test_the_page_is_what_the_tests_type():
     assert PAGE.read_text("utf-8") == page(), "docs/errors.md is old; type make errors"
