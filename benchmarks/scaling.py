@@ -81,11 +81,11 @@ def inside(names: list[str], nets: list[str], count: int) -> None:
                 print(row, flush=True)
 
 
-def table(count: int, nets: list[str]) -> None:
+def table(count: int, names: list[str], nets: list[str], sizes: list[int]) -> None:
     heads = "method | net | processes | weights, MB | sent, MB | CPU s | exchange | s | exchange"
     print(f"| {heads} |\n|---|---|{'--:|' * 7}", flush=True)
-    for size in (1, 2):
-        words = ["inside", "--steps", str(count), "--nets", *nets]
+    for size in sizes:
+        words = ["inside", "--steps", str(count), "--methods", *names, "--nets", *nets]
         for code, said in ranks.ended(ranks.start(size, *words, file=__file__)):
             if code:
                 sys.exit(said)
@@ -122,10 +122,12 @@ if __name__ == "__main__":
     parser.add_argument("what", nargs="?", default="table", choices=("table", "equal", "inside"))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--nets", nargs="+", default=["resnet8", "resnet18-cifar"])
+    parser.add_argument("--methods", nargs="+", default=list(LEARNERS), choices=list(LEARNERS))
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2])
     given = parser.parse_args()
     if given.what == "equal":
         equal()
     elif given.what == "inside":
-        inside(list(LEARNERS), given.nets, given.steps)
+        inside(given.methods, given.nets, given.steps)
     else:
-        table(given.steps, given.nets)
+        table(given.steps, given.methods, given.nets, given.processes)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 SOURCE = Path(__file__).parents[2] / "src"
-SINGLE = {"dtype": torch.float32, "maps": "float32", "optimiser": "radam", "lr": 2e-3}
+SINGLE = {"dtype": torch.float32, "maps": "float32", "optimiser": "radam"}
 
 
 def environment(size: int, **more: str) -> list[dict[str, str]]:

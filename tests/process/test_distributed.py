@@ -42,6 +42,7 @@ def test_two_processes_learn_what_one_learns(pair, word):
     for one, two in zip(alone["records"], first["records"], strict=True):
         assert one["accuracy"] == two["accuracy"]
         assert two["losses"] == pytest.approx(one["losses"], rel=1e-8)
+        assert all(value > 0 for value in two["losses"].values())
         np.testing.assert_allclose(two["drift"]["cosine"], one["drift"]["cosine"], atol=1e-8)
 
 
