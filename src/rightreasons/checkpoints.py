@@ -93,7 +93,7 @@ def _digest(*parts: Any) -> str:
 def marks(packed: Any, path: str = "") -> dict[str, str]:
     """A digest of every large tensor of a packed state, by its path in it."""
     if isinstance(packed, Tensor):
-        return {path: _mark(packed)} if packed.nbytes >= SMALL else {}
+        return {path: mark(packed)} if packed.nbytes >= SMALL else {}
     found: dict[str, str] = {}
     for name, value in _items(packed):
         found |= marks(value, f"{path}/{name}")
@@ -106,7 +106,7 @@ def lean(packed: Any, known: Mapping[str, str], path: str = "") -> Any:
     It is the content that counts: who changed a tensor, and how, need not be told.
     """
     if isinstance(packed, Tensor):
-        same = path in known and packed.nbytes >= SMALL and _mark(packed) == known[path]
+        same = path in known and packed.nbytes >= SMALL and mark(packed) == known[path]
         return {"same!": known[path]} if same else packed
     if isinstance(packed, dict):
         return {k: lean(v, known, f"{path}/{k}") for k, v in packed.items()}
@@ -118,7 +118,7 @@ def lean(packed: Any, known: Mapping[str, str], path: str = "") -> Any:
 def fill(thin: Any, base: Any) -> Any:
     """The whole state again: references are looked up at the same path of ``base``."""
     if isinstance(thin, dict) and "same!" in thin:
-        if not isinstance(base, Tensor) or _mark(base) != thin["same!"]:
+        if not isinstance(base, Tensor) or mark(base) != thin["same!"]:
             raise Damaged("the checkpoint of the task before does not fit")
         return base
     inside = dict(_items(base))
@@ -135,7 +135,8 @@ def _items(packed: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(packed)) if isinstance(packed, list) else []
 
 
-def _mark(tensor: Tensor) -> str:
+def mark(tensor: Tensor) -> str:
+    """SHA-256 of type, shape and values."""
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return _digest(f"{tensor.dtype} {tuple(tensor.shape)} ".encode(), data)
 

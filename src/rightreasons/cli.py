@@ -24,6 +24,7 @@ from cyclopts import (
 
 from rightreasons import __version__
 from rightreasons.errors import Stopped, UserError, printable
+from rightreasons.launch import process, processes
 
 DATA = "Folder of the data sets, each below it as its owners lay it out (default: RRR_DATA)."
 
@@ -143,7 +144,8 @@ def run(
         return
     with profiled() as clock:
         train()
-    print(clock.words())
+    if not process():
+        print(clock.words())
 
 
 @app.command
@@ -543,7 +545,9 @@ def _place(data: Path | None) -> None:
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as one line, without the place in the source."""
+    """A warning as one line, without the place in the source; of one process, if there are more."""
+    if process():
+        return
     print(f"rrr: {printable(str(message))}", file=sys.stderr)
 
 
@@ -557,6 +561,7 @@ def main() -> None:
     warnings.showwarning = _warn
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _check_launch(sys.argv[1:])
         app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _end(2, _misread(error))
@@ -571,6 +576,16 @@ def main() -> None:
     except KeyboardInterrupt as error:
         number = error.signal if isinstance(error, Stopped) else int(signal.SIGINT)
         _end(128 + number, f"{str(error) or 'stopped'}{_again()}")
+
+
+def _check_launch(words: Sequence[str]) -> None:
+    """Refuse to do in several processes what is not one run."""
+    if processes() > 1 and words[:1] != ["run"]:
+        raise UserError(
+            f"torchrun has started {processes()} processes, and they share one run: type "
+            f"torchrun --nproc-per-node {processes()} -m rightreasons run BENCHMARK METHOD, and "
+            f"{shlex.join(['rrr', *words[:1]])} without torchrun"
+        )
 
 
 def _misread(error: CycloptsError) -> str:
@@ -594,10 +609,19 @@ def _misread(error: CycloptsError) -> str:
 def _again() -> str:
     """The command to go on with, if it is one that goes on."""
     if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "sweep", "demo", "extend", "study"):
-        return f"; go on with: {shlex.join(['rrr', *sys.argv[1:]])}"
+        several = ["torchrun", "--nproc-per-node", str(processes()), "-m", "rightreasons"]
+        command = ["rrr"] if processes() == 1 else several
+        return f"; go on with: {shlex.join([*command, *sys.argv[1:]])}"
     return ""
 
 
 def _end(code: int, sentence: str) -> NoReturn:
-    print(f"rrr: {printable(sentence)}", file=sys.stderr)
+    print(f"rrr: {_who()}{printable(sentence)}", file=sys.stderr)
     sys.exit(code)
+
+
+def _who() -> str:
+    try:
+        return f"process {process() + 1}: " if process() else ""
+    except UserError:  # that is the sentence
+        return ""

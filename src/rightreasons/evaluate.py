@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rightreasons.augment import middle
+from rightreasons.distributed import dealt
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
@@ -39,13 +41,11 @@ def evaluate(
     of = feed.task_of[images.y]  # (N,)
     tasks = task.index + 1
     probe = probe_places(of, tasks)
-    seen: dict[str, list[Tensor]] = {}
     was_training = net.training
     net.eval()
-    for index in torch.split(torch.arange(len(images)), CHUNK):
-        for name, value in _look(learner, net, feed, images, index).items():
-            seen.setdefault(name, []).append(value)
-    found = {name: torch.cat(parts) for name, parts in seen.items()}
+    chunks = torch.split(torch.arange(len(images)), CHUNK)
+    parts = dealt(partial(_look, learner, net, feed, images), chunks)
+    found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     for count in learner.continua:
         task_of = vote(found["task_scores"], of, count, feed)
         found[f"p{count}.correct"] = _told(learner, net, feed, images, task_of)
@@ -114,13 +114,14 @@ def vote(scores: Tensor, of: Tensor, count: int, feed: Feed) -> Tensor:
 @torch.no_grad()
 def _told(learner: Learner, net: Net, feed: Feed, images: Images, task: Tensor) -> Tensor:
     """(N,) is the answer right if the images are of these tasks?"""
-    right = []
-    for index in torch.split(torch.arange(len(images)), CHUNK):
+
+    def look(index: Tensor) -> Tensor:
         x, y = feed.normalise(images.pixels(index)), images.y[index].to(feed.device)
         told = task[index].to(feed.device)
         scores = learner.predict_within(net, x, net(x), learner.memory, told)
-        right.append((scores.argmax(1) == y).cpu())
-    return torch.cat(right)
+        return (scores.argmax(1) == y).cpu()
+
+    return torch.cat(dealt(look, torch.split(torch.arange(len(images)), CHUNK)))
 
 
 def _pointing(found: dict[str, Tensor], of: Tensor, tasks: int) -> dict[str, Any]:

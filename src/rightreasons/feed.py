@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.augment import Augment, augment, middle
+from rightreasons.distributed import dealt
 from rightreasons.memory import Column, Memory, Ragged, choose, draw, held_count
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
@@ -30,12 +31,13 @@ class Feed:
         device: torch.device,
         cut: int | None = None,
         held_out: float = 0.0,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.stream, self.memory, self.seed, self.device = stream, memory, seed, device
         self.cut, self.held_out = cut, held_out
         self.task_of = stream.task_of
-        self.mean = stream.mean.view(3, 1, 1).to(device)
-        self.std = stream.std.view(3, 1, 1).to(device)
+        self.mean = stream.mean.view(3, 1, 1).to(device, dtype)
+        self.std = stream.std.view(3, 1, 1).to(device, dtype)
 
     def pool(self, task: Task, stage: Stage, balanced: Tensor | None = None) -> Images:
         """The new images of a stage; ``balanced`` are the places of those that it may use."""
@@ -133,7 +135,7 @@ class Feed:
 
     def normalise(self, x: Tensor) -> Tensor:
         """The middle of uint8 images, as the net takes it."""
-        return (middle(x, self.cut).to(self.device).float() - self.mean) / self.std
+        return (middle(x, self.cut).to(self.device).to(self.mean.dtype) - self.mean) / self.std
 
     def explained(
         self, count: int, where: Where, how: Augment | None, task: int | None = None
@@ -185,17 +187,27 @@ class Look:
     @torch.no_grad()
     def features(self) -> tuple[Tensor, Tensor]:
         """Embeddings (n,D) of all new images by BatchNorm's running statistics; labels (n,)."""
+        images, feed = self._task.train, self._feed
+
+        def look(index: Tensor) -> Tensor:
+            return self._net(feed.normalise(images.pixels(index))).z
+
         with self._net.frozen_statistics():
-            found = [(self._net(batch.x).z, batch.y) for batch in self.images()]
-        z, y = (torch.cat(column) for column in zip(*found, strict=True))
-        return z, y
+            parts = dealt(look, torch.split(torch.arange(len(images)), CHUNK))
+        return torch.cat(parts).to(feed.device), images.y.to(feed.device)
 
     @torch.no_grad()
     def embeddings(self, flip: bool = False) -> Tensor:
         """(rows,D) of all rows of memory, or of their mirror images."""
         known = [] if flip or self._fresh is None else [self._fresh]
         every = torch.arange(len(self._feed.memory) - sum(map(len, known)))
-        parts = [self._net(b.x.flip(-1) if flip else b.x).z for b in self.rows(every)]
+
+        def look(rows: Tensor) -> Tensor:
+            x = self._feed.remembered(rows).x
+            return self._net(x.flip(-1) if flip else x).z
+
+        chunks = torch.split(every, CHUNK) if len(every) else ()
+        parts = [part.to(self._feed.device) for part in dealt(look, chunks)]
         return torch.cat([*parts, *known])
 
     def generator(self, purpose: str) -> torch.Generator:

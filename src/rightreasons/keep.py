@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rightreasons.distributed import dealt
 from rightreasons.feed import CHUNK, Feed, move
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, interleave, join, take
@@ -96,10 +97,10 @@ def look(
     net: Net, feed: Feed, terms: Sequence[Term], images: Images, index: Tensor
 ) -> dict[str, Column]:
     """One pass over these images, as they are: the terms' columns, and the embeddings ``z``."""
-    parts: list[dict[str, Column]] = []
     graph = any(term.needs_graph(net) for term in terms)
     taps = [tap for term in terms for tap in term.taps]
-    for chunk in torch.split(index, CHUNK):
+
+    def one(chunk: Tensor) -> dict[str, Column]:
         row = torch.full_like(chunk, -1)
         batch = feed.canonical(images.pixels(chunk), images.y[chunk], row)
         with torch.set_grad_enabled(graph):
@@ -107,7 +108,9 @@ def look(
         stored: dict[str, Column] = {"z": out.z.detach()}
         for term in terms:
             stored |= term.remember(net, batch, out)
-        parts.append({name: move(c, CPU) for name, c in stored.items()})
+        return {name: move(c, CPU) for name, c in stored.items()}
+
+    parts = dealt(one, torch.split(index, CHUNK))
     return {name: join([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rightreasons.augment import Augment
 from rightreasons.config import check_types, make
+from rightreasons.distributed import average, place
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import Net
 from rightreasons.randomness import generator
@@ -140,6 +141,7 @@ class Updater:
         self.optimiser.zero_grad(set_to_none=True)
         with span(BACKWARD):
             loss.backward()  # type: ignore[no-untyped-call]
+        average(self.parameters)
         with span(OPTIMISER):
             if train.noise:
                 by = generator(self.seed, "gradient", *where)
@@ -185,12 +187,11 @@ def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.o
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name, if torch can use it; auto takes the first GPU or else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device of a name, if torch can use it; auto takes a GPU or else the CPU."""
     try:
-        torch.zeros(1, device=name).item()
-        return torch.device(name)
+        found = place(name)
+        torch.zeros(1, device=found).item()
+        return torch.device(found)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
         raise UserError(

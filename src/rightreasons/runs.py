@@ -24,6 +24,7 @@ from rightreasons.checkpoints import (
     save_checkpoint,
 )
 from rightreasons.config import complete
+from rightreasons.distributed import from_first
 from rightreasons.errors import Damaged, RunWarning, UserError
 from rightreasons.runfiles import (
     PARTIAL,
@@ -104,8 +105,12 @@ class Run:
     def open(self, start: dict[str, Any] | None = None) -> Saved:
         """Start the folder, or return what the run that it holds goes on from.
 
-        ``start`` is the state of another run's checkpoint that this one begins with.
+        ``start`` is the state of another run's checkpoint that this one begins with. Of several
+        processes the first one alone has the folder.
         """
+        return Saved(**from_first(lambda: self._open(start)._asdict()))
+
+    def _open(self, start: dict[str, Any] | None) -> Saved:
         self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = Lock(self.folder)

@@ -12,22 +12,25 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Request:
-    """Has a signal asked the run to stop? Its number, or 0."""
+    """Has a signal asked the run to stop? Its number, or 0.
 
-    def __init__(self) -> None:
-        self.signal = 0
+    ``patient``: a second signal says the same; torchrun passes on what a terminal has sent already.
+    """
+
+    def __init__(self, patient: bool = False) -> None:
+        self.signal, self.patient = 0, patient
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The first is answered after the step in hand; a second one stops at once."""
-        if self.signal:
+        if self.signal and not self.patient:
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal = self.signal or number
 
 
 @contextmanager
-def requests() -> Iterator[Request]:
+def requests(patient: bool = False) -> Iterator[Request]:
     """Signals are noted, inside; only the main thread of a process can do so."""
-    request = Request()
+    request = Request(patient)
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

@@ -80,7 +80,7 @@ def pack(value: Any) -> Any:
     raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")
 
 
-def unpack(value: Any, net: Net, device: torch.device | None = None) -> Any:
+def unpack(value: Any, net: Net | None = None, device: torch.device | None = None) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
@@ -89,6 +89,7 @@ def unpack(value: Any, net: Net, device: torch.device | None = None) -> Any:
         if "tuple!" in value:
             return tuple(unpack(v, net, device) for v in value["tuple!"])
         if "net!" in value:
+            assert net is not None
             made = restore(copy.deepcopy(net), value)
             return made.train(value["training"]).requires_grad_(value["trains"])
         return {k: unpack(v, net, device) for k, v in value.items()}

@@ -5,7 +5,7 @@ Every draw is keyed by task, stage, epoch and step, so a stage can be entered at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rightreasons.distributed import group, means, own, settle, share, whole
 from rightreasons.errors import UserError
 from rightreasons.feed import Feed
 from rightreasons.keep import balance
 from rightreasons.learners.base import Learner
 from rightreasons.losses import TASK, At, Losses
+from rightreasons.memory import Column
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
 from rightreasons.randomness import key
@@ -55,7 +57,8 @@ class Steps:
         self.device = pick_device(train.device)
         check_precision(train.precision, self.device)
         cut = train.augment.cut if train.augment else None
-        self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out)
+        dtype = next(net.parameters()).dtype
+        self.feed = Feed(stream, self.memory, seed, self.device, cut, learner.holds_out, dtype)
         self.losses = Losses(learner, net)
         self.steps = 0  # of the task
         self.at = At(1, 0, 1, train.lr)
@@ -94,7 +97,7 @@ class Steps:
             for step, batch in enumerate(batches, here.step):
                 where = (task.index, stage.name, epoch, step)
                 self.at = At(task.index + 1, self.steps + 1, epoch + 1, lr)
-                torch.default_generator.manual_seed(key(self.seed, "noise", *where))  # dropout
+                self._seed_dropout(*where)
                 objective = partial(self.objective, stage, joint, where)
                 with training(self.net, parameters):
                     self.learner.step(self.net, batch, objective, partial(update, where))
@@ -143,41 +146,75 @@ class Steps:
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
+        mine = own(batch)
         with span(FORWARD):
-            out = self._see(batch.x, shared, frozen)
+            seen = self._see(mine.x, shared, frozen)
+        out = whole(seen, len(batch.y))
         with span(LOSS):
             loss = self.learner.loss(self.net, out, batch, stage)
         self.losses.note(TASK, loss, self.at, out, batch)
-        for value in self._terms(terms, out, batch, where, task):
-            loss = loss + value
+        for term, value in self._noted(self._terms(terms, seen, mine, batch, where, task)):
+            loss = loss + term.weight * value
         return loss
 
     def _terms(
-        self, terms: Sequence[Term], out: Out, batch: Batch, where: Where, task: int | None = None
-    ) -> Iterator[Tensor]:
-        """Each term times its weight. Terms that look at the same rows share a forward."""
+        self,
+        terms: Sequence[Term],
+        out: Out,
+        mine: Batch,
+        batch: Batch,
+        where: Where,
+        task: int | None = None,
+    ) -> Iterator[tuple[Term, Tensor]]:
+        """Each term's value. Terms that look at the same rows share a forward.
+
+        ``out`` is what came of ``mine``, the images of ``batch`` that this process forwards.
+        """
         groups: dict[tuple[Any, ...], list[Term]] = {}
         for term in terms:
-            own = (term.rows, term.frozen) if term.view != "shared" else ()
-            groups.setdefault((term.view, *own), []).append(term)
-        for group in groups.values():
-            if group[0].view == "shared":
-                old = (batch.row >= 0).nonzero().flatten()
-                if not len(old):
+            apart = (term.rows, term.frozen) if term.view != "shared" else ()
+            groups.setdefault((term.view, *apart), []).append(term)
+        for alike in groups.values():
+            if alike[0].view == "shared":
+                drawn = batch.row[batch.row >= 0]
+                if not len(drawn):
                     continue
-                seen, rows = out.where(old), batch.where(old)
+                old = (mine.row >= 0).nonzero().flatten()
+                seen, rows, shared = out.where(old), mine.where(old), mine is not batch
             else:
-                how = self.train.augment if group[0].view == "ignore" else None
-                rows = self.feed.explained(group[0].rows, where, how, task)
-                if not len(rows.y):
+                how = self.train.augment if alike[0].view == "ignore" else None
+                every = self.feed.explained(alike[0].rows, where, how, task)
+                drawn, rows = every.row, own(every)
+                if not len(drawn):
                     continue
-                seen = self._forward(group, rows)
+                seen, shared = self._forward(alike, rows), rows is not every
             columns = self.feed.columns(rows.row)
-            for term in group:
+            for term in alike:
                 with span(term.name):
-                    value = term(self.net, seen, rows, columns)
-                self.losses.note(term.name, value, self.at, weight=term.weight)
-                yield term.weight * value
+                    yield term, self._value(term, seen, rows, columns, drawn if shared else None)
+
+    def _value(
+        self,
+        term: Term,
+        seen: Out,
+        rows: Batch,
+        columns: Mapping[str, Column],
+        drawn: Tensor | None,
+    ) -> Tensor:
+        """A term's loss of these rows; ``drawn`` are those of all processes, if they share them."""
+        if drawn is None:
+            return term(self.net, seen, rows, columns)
+        if not len(rows.y):
+            return seen.logits.new_zeros(())
+        value = term(self.net, seen, rows, columns)
+        return share(value, term.counted(columns), term.counted(self.feed.columns(drawn)))
+
+    def _noted(self, values: Iterable[tuple[Term, Tensor]]) -> list[tuple[Term, Tensor]]:
+        """The same, once the losses know of them."""
+        found = list(values)
+        for (term, _), value in zip(found, means([value for _, value in found]), strict=True):
+            self.losses.note(term.name, value, self.at, weight=term.weight)
+        return found
 
     def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
         """A forward for terms alone."""
@@ -187,11 +224,13 @@ class Steps:
 
     def _see(self, x: Tensor, terms: Sequence[Term], frozen: bool) -> Out:
         """What the net says of images, in the run's precision, given on in float32."""
+        half = self.train.precision == "bf16"
         with self.net.frozen_statistics() if frozen else nullcontext():
-            if self.train.precision == "float32":
-                return self.net(x, taps=taps_of(terms))
-            with torch.autocast(self.device.type, torch.bfloat16):
+            with torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext():
                 out = self.net(x, taps=taps_of(terms))
+            settle(self.net)
+        if not half:
+            return out
         maps = {tap: value.float() for tap, value in out.maps.items()}
         return Out(out.logits.float(), out.z.float(), maps)
 
@@ -202,12 +241,18 @@ class Steps:
         assert term.apart is not None
         self.at = At(int(where[0]) + 1, self.steps + 1, int(where[2]) + 1, term.apart)
         for step, rows in enumerate(torch.split(order, term.rows)):
-            draw = key(self.seed, "noise", "rehearsal", term.name, *where, step)
-            torch.default_generator.manual_seed(draw)  # dropout
+            self._seed_dropout("rehearsal", term.name, *where, step)
             batch = self.feed.remembered(rows, (*where, step), how)
-            value = term(self.net, self._forward([term], batch), batch, self.feed.columns(rows))
-            self.losses.note(term.name, value, self.at, weight=term.weight)
+            mine = own(batch)
+            seen, columns = self._forward([term], mine), self.feed.columns(mine.row)
+            value = self._value(term, seen, mine, columns, rows if mine is not batch else None)
+            self._noted([(term, value)])
             update(where, term.weight * value)
+
+    def _seed_dropout(self, *where: int | str) -> None:
+        """A draw of its own for each step, and for each process."""
+        process = ("process", group().rank) if group().rank else ()
+        torch.default_generator.manual_seed(key(self.seed, "noise", *where, *process))
 
 
 def taps_of(terms: Sequence[Term]) -> list[str]:

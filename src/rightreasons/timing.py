@@ -6,7 +6,7 @@ Nothing is measured outside `profiled`: a span is then an object that does nothi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 REST = "the rest"
@@ -16,7 +16,8 @@ MEMORY, AFTER, TESTING = "choosing what to remember", "the learner after a task"
 PICTURES, CHECKPOINTS, LOADING = "maps for the report", "checkpoints", "loading data and torch"
 OWN_FORWARD = "{}: forward of its own rows"
 TEACHER = "the teacher's forward"
-STEPS = (DATA, FORWARD, LOSS, BACKWARD, OPTIMISER, TEACHER)
+EXCHANGE = "exchange between processes"
+STEPS = (DATA, FORWARD, LOSS, BACKWARD, OPTIMISER, TEACHER, EXCHANGE)
 SMALL = 0.005  # a share that is not worth a line
 LARGE = 0.15  # a share of something besides the steps that is worth a hint
 
@@ -32,14 +33,15 @@ HINTS = {
 class Clock:
     """Seconds by name; a span inside another one stops the outer one's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.timer = timer
         self.seconds: dict[str, float] = {}
         self.running = [REST]
-        self.since = time.perf_counter()
+        self.since = timer()
 
     def _switch(self) -> None:
         _wait()
-        now = time.perf_counter()
+        now = self.timer()
         name = self.running[-1]
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self.since
         self.since = now
@@ -82,10 +84,10 @@ def span(name: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def profiled() -> Iterator[Clock]:
+def profiled(timer: Callable[[], float] = time.perf_counter) -> Iterator[Clock]:
     """Measure all spans inside."""
     global _clock
-    _clock = clock = Clock()
+    _clock = clock = Clock(timer)
     try:
         yield clock
     finally:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from rightreasons.augment import Augment
 from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint, why
+from rightreasons.distributed import agree, checksum, from_first, group, joined, most
 from rightreasons.errors import Damaged, RunWarning, Stopped, UserError
 from rightreasons.evaluate import TARGET, evaluate
 from rightreasons.feed import Look
@@ -69,7 +71,8 @@ def fit(
     task's end and every ``checkpoint`` steps. SIGINT and SIGTERM make one more and raise `Stopped`.
     ``prefix`` is a file that holds the training of the
     first task, or gets it: runs that differ in terms alone can share it. ``start`` is the state of
-    a checkpoint whose tasks begin the stream.
+    a checkpoint whose tasks begin the stream. In processes that torchrun has started all of them
+    make this one run, and return the same result; the first one has the folder.
     """
     if not isinstance(learner, Learner):
         raise UserError(f"learner is a {type(learner).__name__}, expected one such as rr.ER()")
@@ -85,13 +88,17 @@ def fit(
         raise UserError(f"checkpoint is {checkpoint}, expected at least 1 step")
     seed, train = int(seed), train or Train()
     train = replace(train, augment=train.augment or Augment(flip=stream.flip))
-    loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed, prefix)
-    loop.check()
-    if run is not None and not isinstance(run, Run):
-        run = Run(Path(run), describe(learner, net, stream, train, seed))
-    loop.folder, loop.every = run, checkpoint
-    with _threads(train.threads), torch.random.fork_rng(devices=[]):
-        return loop.run(progress, start)
+    with joined(train.device) as processes:
+        if processes.size > 1:
+            given = run.config if isinstance(run, Run) else None
+            agree(given or describe(learner, net, stream, train, seed))
+        loop = Loop(copy.deepcopy(learner), copy.deepcopy(net), stream, train, seed, prefix)
+        loop.check()
+        if run is not None and not isinstance(run, Run):
+            run = Run(Path(run), describe(learner, net, stream, train, seed))
+        loop.folder, loop.every = run, checkpoint
+        with _threads(train.threads), torch.random.fork_rng(devices=[]):
+            return loop.run(progress, start)
 
 
 @contextmanager
@@ -176,6 +183,7 @@ class Loop(Steps):
         shared = {term.frozen for term in self.learner.terms if term.view == "shared"}
         if len(shared) > 1:
             raise UserError("terms that share the forward have different bn; give them the same")
+        self._check_batches()
         if self.learner.remembers:
             self.memory.quota(self.stream[-1].seen)
         if self.learner.holds_out and not all(self.feed.held_count(task) for task in self.stream):
@@ -195,6 +203,18 @@ class Loop(Steps):
         if self.train.compile:
             compile_parts(self.net, {TARGET, *taps_of(self.learner.terms)})
 
+    def _check_batches(self) -> None:
+        """Refuse more processes than images of a batch."""
+        for task in self.stream if group().size > 1 else ():
+            for stage in self.learner.stages(task):
+                batch = self.train.at(task, stage).batch
+                if batch < group().size:
+                    raise UserError(
+                        f"{group().size} processes share batches of {batch} images in task "
+                        f"{task.index + 1}, expected an image each or more; start {batch} "
+                        "processes or fewer, or type a larger train.batch"
+                    )
+
     def _probe(self) -> tuple[Net, Tensor]:
         """A copy of the net with a head of a few classes, and as many images, to try terms on."""
         net = copy.deepcopy(self.net).to(self.device).eval()
@@ -211,13 +231,18 @@ class Loop(Steps):
             if self.folder is not None:
                 stack.callback(self.folder.close)
                 saved = self.folder.open(start)
-                self.request = stack.enter_context(requests())
+                self.request = stack.enter_context(requests(patient=group().size > 1))
             self._resume(saved)
             self._learn_all(progress)
             result = Result(self.records, self.net, self.learner)
-            if self.folder is not None:
-                self.folder.finish(result.summary())
+            if self.writes is not None:
+                self.writes.finish(result.summary())
         return result
+
+    @property
+    def writes(self) -> Run | None:
+        """The folder, in the process that writes to it."""
+        return self.folder if group().rank == 0 else None
 
     def _resume(self, saved: Saved) -> None:
         """Go on from the end of a task, or from a step of the one after it."""
@@ -244,15 +269,17 @@ class Loop(Steps):
         total = [self._steps_of(task) for task in self.stream]
         done = len(self.records)
         already = sum(total[:done]) + self.steps
-        diary = self.folder.folder / "progress.jsonl" if self.folder is not None else None
-        with Reporter(label, sum(total), already, progress, diary) as reporter:
+        diary = self.writes.folder / "progress.jsonl" if self.writes is not None else None
+        show = progress and group().rank == 0
+        with Reporter(label, sum(total), already, show, diary) as reporter:
             if self.resumed is not None:
                 reporter.say(f"goes on at step {self.steps + 1} of task {done + 1}")
             for task in self.stream[done:]:
                 self.learn(task, reporter)
                 reporter.say(_line(self.records[-1], len(self.stream)))
-                if self.request.signal and task is not self.stream[-1]:
-                    raise Stopped(self.request.signal, f"after task {task.index + 1}")
+                asked = most(self.request.signal)
+                if asked and task is not self.stream[-1]:
+                    raise Stopped(asked, f"after task {task.index + 1}")
 
     def learn(self, task: Task, reporter: Reporter) -> None:
         """One task, from the growth of the head to its record."""
@@ -261,12 +288,12 @@ class Loop(Steps):
         if trained is None:
             self._train(task, reporter)
             trained = time.perf_counter() - self.begun
-            if self.prefix is not None and task.index == 0:
+            if self.prefix is not None and task.index == 0 and group().rank == 0:
                 self._save_prefix(self.prefix, trained)
         with eager() if self.train.compile else nullcontext():
             self._close(task, trained)
-            if self.folder is not None:
-                self._save(self.folder, task)
+            if self.writes is not None:
+                self._save(self.writes, task)
         self.steps = 0
 
     def _close(self, task: Task, trained: float) -> None:
@@ -281,10 +308,14 @@ class Loop(Steps):
             self.learner.end(self.net, task, self.memory, Look(self.feed, self.net, task, fresh))
         with span(TESTING), torch.no_grad():
             record = evaluate(self.learner, self.net, self.feed, task, self.probes)
+        if group().size > 1:
+            checksum(self.net.state_dict())
         record |= {
             "task": task.index + 1,
             "classes": len(task.classes),
             "rows": len(self.memory),
+            "memory_sha256": checksum(self.memory.columns_),
+            "processes": group().size,
             "bytes": self._bytes(),
             "losses": losses,
             "steps": self.steps,
@@ -332,7 +363,7 @@ class Loop(Steps):
     def checkpoint(self) -> None:
         """All that is needed to go on from this step; what has not changed since the task before
         is in that one's checkpoint."""
-        assert self.folder is not None and self.underway is not None
+        assert self.writes is not None and self.underway is not None
         self.losses.look()
         check_weights(self.net, self.at)
         state = {
@@ -342,25 +373,21 @@ class Loop(Steps):
             "steps": self.steps,
             "seconds": time.perf_counter() - self.begun,
         }
-        self.folder.save_step(len(self.records), self.steps, state | self.underway.state())
+        self.writes.save_step(len(self.records), self.steps, state | self.underway.state())
 
     def _trained_elsewhere(self, task: Task) -> float | None:
         """Take the first task's training from the file that shares it; how long it took."""
-        if self.prefix is None or task.index or not self.prefix.exists():
+        if self.prefix is None or task.index:
             return None
-        try:
-            return self._load_prefix(self.prefix)
-        except Damaged as error:
-            warnings.warn(f"{error}; the first task is trained anew", RunWarning, stacklevel=2)
-            return None
+        saved = from_first(partial(_read_prefix, self.prefix))
+        return None if saved is None else self._load_prefix(saved)
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {"net": pack(self.net), "learner": get_state(self.learner), "seconds": seconds}
         save_checkpoint(path, state | {"losses": self.losses.state(), "steps": self.steps})
 
-    def _load_prefix(self, path: Path) -> float:
-        saved = load_checkpoint(path)
+    def _load_prefix(self, saved: dict[str, Any]) -> float:
         try:
             restore(self.net, saved["net"]).to(self.device).train()
             set_state(self.learner, saved["learner"], self.net)
@@ -368,7 +395,9 @@ class Loop(Steps):
             self.steps, self.resumed = int(saved["steps"]), None
             seconds = float(saved["seconds"])
         except MISFIT as error:
-            raise UserError(f"{path} does not fit this run ({why(error)}); remove it") from error
+            raise UserError(
+                f"{self.prefix} does not fit this run ({why(error)}); remove it"
+            ) from error
         self.begun = time.perf_counter() - seconds
         return seconds
 
@@ -388,13 +417,12 @@ class Loop(Steps):
                 place = f"task {task.index + 1}/{len(self.stream)} epoch {epoch + 1}/{epochs}"
                 reporter.at(place, self.steps - told, self.losses.means())
                 told = self.steps
-            if self.folder is not None and (self.steps % self.every == 0 or self.request.signal):
+            asked = most(self.request.signal)
+            if self.writes is not None and (self.steps % self.every == 0 or asked):
                 with span(CHECKPOINTS):
                     self.checkpoint()
-            if self.request.signal:
-                raise Stopped(
-                    self.request.signal, f"after step {self.steps} of task {task.index + 1}"
-                )
+            if asked:
+                raise Stopped(asked, f"after step {self.steps} of task {task.index + 1}")
         self.losses.look()
         reporter.done += self.steps - told
 
@@ -423,6 +451,17 @@ class Loop(Steps):
         maps = sum(size for name, size in columns.items() if "." in name)
         model = sum(p.nbytes for p in self.net.parameters())
         return {"images": images, "maps": maps, "model": model}
+
+
+def _read_prefix(path: Path) -> dict[str, Any] | None:
+    """The first task's training, if it is there and whole."""
+    if not path.exists():
+        return None
+    try:
+        return load_checkpoint(path)
+    except Damaged as error:
+        warnings.warn(f"{error}; the first task is trained anew", RunWarning, stacklevel=2)
+        return None
 
 
 def _line(record: dict[str, Any], tasks: int) -> str:

@@ -291,7 +291,7 @@ def test_the_loop_stores_what_the_loop_compares(with_, tiny_stream, tiny_net, ti
     batch = loop.feed.canonical(
         tiny_stream[0].train.x[:8], tiny_stream[0].train.y[:8], torch.full((8,), -1)
     )
-    (value,) = loop._terms(joined.terms, out, batch, (1, "main", 0, 0))
+    ((_, value),) = loop._terms(joined.terms, out, batch, batch, (1, "main", 0, 0))
     stored = joined.memory[f"{with_}.map"]
     size = (stored.values if isinstance(stored, Ragged) else stored).abs().mean()
     assert size > 0 and value < 1e-5 * size

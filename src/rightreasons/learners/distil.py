@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rightreasons.distributed import forward
 from rightreasons.errors import UserError
 from rightreasons.nets.net import Net
 from rightreasons.timing import TEACHER, span
@@ -23,7 +24,7 @@ def frozen(net: Net) -> Net:
 def taught(teacher: Net, batch: Batch) -> Tensor:
     """The logits (B,n) that a teacher gives for the classes that it knows."""
     with span(TEACHER):
-        return teacher(batch.x).logits
+        return forward(teacher, batch).logits
 
 
 def distil(logits: Tensor, old: Tensor, temperature: float) -> Tensor:

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from rightreasons.config import check_choice
+from rightreasons.distributed import group, total
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
 from rightreasons.learners.base import SCOPES, Learner, cross_entropy
@@ -124,16 +125,18 @@ def fisher(net: Net, batches: Iterable[Batch], sample: torch.Generator | None = 
     chunk = max(1, BYTES // size)
     if size > LARGE and all(w.device.type == "cpu" for w in weights.values()):
         each, chunk = alone(grad(surprise)), 1
-    total = {name: torch.zeros_like(w) for name, w in weights.items()}
+    squares = {name: torch.zeros_like(w) for name, w in weights.items()}
     count = 0
-    for batch in batches:
+    for number, batch in enumerate(batches):
         y = batch.y
         if sample is not None:
             with torch.no_grad():
                 p = net(batch.x).logits.softmax(1).cpu()
             y = torch.multinomial(p, 1, generator=sample)[:, 0].to(batch.y.device)
+        count += len(y)
+        if number % group().size != group().rank:
+            continue  # another process has this one
         for x_, y_ in zip(torch.split(batch.x, chunk), torch.split(y, chunk), strict=True):
             for name, slope in each(weights, x_, y_).items():
-                total[name] += slope.square().sum(0)
-        count += len(y)
-    return {name: value / count for name, value in total.items()}
+                squares[name] += slope.square().sum(0)
+    return {name: value / count for name, value in total(squares).items()}

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_choice, make
+from rightreasons.distributed import forward
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
 from rightreasons.learners.base import REPLAYS, Learner, Objective
@@ -135,7 +136,7 @@ class ITAML(Learner):
                 order = rows[torch.randperm(len(rows), generator=draw)]
                 for step, batch in enumerate(look.rows(order, train.batch)):
                     with made.frozen_statistics() if len(batch.y) == 1 else nullcontext():
-                        out = made(batch.x)
+                        out = forward(made, batch)
                     update((index, "adapt", epoch, step), self.loss(made, out, batch, Stage()))
         return frozen(made)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
+from rightreasons.launch import process
 from rightreasons.runfiles import read_config, whole
 from rightreasons.tables import single
 from rightreasons.timing import LOADING, span
@@ -65,7 +66,7 @@ def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoin
     check_out(out)
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
-    for path in made.maps:
+    for path in () if process() else made.maps:
         if path.is_file() and not (made.folder / "maps" / path.name).exists():
             with whole(made.folder / "maps" / path.name) as sink:
                 sink.write(path.read_bytes())
@@ -74,7 +75,10 @@ def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoin
 def _run_one(
     config: dict[str, Any], folder: Path, checkpoint: int, start: dict[str, Any] | None = None
 ) -> None:
-    if not execute(config, folder, show=True, checkpoint=checkpoint, start=start):
+    trained = execute(config, folder, show=True, checkpoint=checkpoint, start=start)
+    if process():
+        return  # the folder is the first process's
+    if not trained:
         print(f"{printable(str(folder))} is finished already")
     Console(highlight=False).print(single(folder))
 
@@ -89,36 +93,40 @@ def execute(
 ) -> bool:
     """Train what a config describes into a folder, if that is not done yet: was it not?
 
-    ``prefix`` holds or gets the first task.
+    ``prefix`` holds or gets the first task. Of several processes the first one has the folder.
     """
     with span(LOADING):
         import torch
 
+        from rightreasons.distributed import agree, from_first, joined
         from rightreasons.runs import EVERY, Run
         from rightreasons.train import fit
 
     check_interval(checkpoint)
-    if config["train"]["threads"] is None:  # equal bits need an equal number: it is written down
-        threads = _recorded_threads(folder) or torch.get_num_threads()
-        config = config | {"train": config["train"] | {"threads": threads}}
-    run = Run(folder, config)
-    if run.check() and run.finished:
-        return False
-    with span(LOADING):
-        parts = build(config)
-        net, stream = parts.load()
-    fit(
-        parts.learner,
-        net,
-        stream,
-        train=parts.train,
-        run=run,
-        seed=parts.seed,
-        progress=show,
-        prefix=prefix,
-        start=start,
-        checkpoint=EVERY if checkpoint is None else checkpoint,
-    )
+    with joined(config["train"]["device"]) as processes:
+        if processes.size > 1:
+            agree(config)
+        if config["train"]["threads"] is None:  # equal bits need an equal number: written down
+            threads = from_first(lambda: _recorded_threads(folder) or torch.get_num_threads())
+            config = config | {"train": config["train"] | {"threads": threads}}
+        run = Run(folder, config)
+        if from_first(lambda: run.check() and run.finished):
+            return False
+        with span(LOADING):
+            parts = build(config)
+            net, stream = parts.load()
+        fit(
+            parts.learner,
+            net,
+            stream,
+            train=parts.train,
+            run=run,
+            seed=parts.seed,
+            progress=show,
+            prefix=prefix,
+            start=start,
+            checkpoint=EVERY if checkpoint is None else checkpoint,
+        )
     return True
 
 

@@ -98,7 +98,16 @@ class Term(ABC):
 
     @abstractmethod
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
-        """The loss of these rows, before the weight."""
+        """The loss of these rows, before the weight: a mean over those that are `counted`."""
+
+    def counted(self, columns: Mapping[str, Column]) -> Tensor:
+        """(B,) which rows the mean of a call is over: all of them, whatever a term may know better.
+
+        Where several processes share the rows, the mean of all is made of theirs.
+        """
+        y = columns["y"]
+        assert isinstance(y, Tensor)
+        return torch.ones_like(y, dtype=torch.bool)
 
     def refer(
         self, columns: dict[str, Column], y: Tensor, generator: torch.Generator

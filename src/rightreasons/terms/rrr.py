@@ -272,12 +272,14 @@ class RRR(Term):
     ) -> dict[str, Column]:
         return refer(columns, ("rrr.map", "rrr.scale"), self.reference, y, generator)
 
+    def counted(self, columns: Mapping[str, Column]) -> Tensor:
+        right = columns["rrr.correct"]
+        assert isinstance(right, Tensor)
+        return right if self.only_correct else super().counted(columns)
+
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
-        values, scale, y, right = (
-            columns[f"rrr.{c}"] for c in ("map", "scale", "class", "correct")
-        )
-        assert isinstance(values, Tensor) and isinstance(scale, Tensor)
-        assert isinstance(y, Tensor) and isinstance(right, Tensor)
+        values, scale, y = (columns[f"rrr.{c}"] for c in ("map", "scale", "class"))
+        assert isinstance(values, Tensor) and isinstance(scale, Tensor) and isinstance(y, Tensor)
         if self.score == "current_prediction":
             y = out.logits.argmax(1)
         keys = columns.get("rrr.noise")
@@ -290,6 +292,7 @@ class RRR(Term):
         if self.reduction == "pixel_mean":
             per_row = per_row / covered.sum((1, 2)).clamp_min(1)
         if self.only_correct:
+            right = self.counted(columns)
             return (per_row * right).sum() / right.sum().clamp_min(1)
         return per_row.mean()
 
