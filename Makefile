@@ -5,7 +5,7 @@ VENV_FLAGS ?=
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 
-.PHONY: demo test lint soak errors clean
+.PHONY: demo test lint soak errors docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/rrr demo
@@ -21,6 +21,10 @@ soak: .venv/test.stamp
 errors: .venv/test.stamp
 	$(BIN)/python tests/process/refusals.py > docs/errors.md
 
+# the page of the public names, from their docstrings
+docs: .venv/test.stamp
+	$(BIN)/python docs/api.py > docs/api.md
+
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,7 +38,7 @@ lint: .venv/test.stamp
 	touch $@
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,report,tensorboard,browser]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,report,tensorboard,browser,avalanche,onnx,ray]'
 	touch $@
 
 clean:

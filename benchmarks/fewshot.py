@@ -31,14 +31,14 @@ def rates(*values: float) -> list[tuple[str, list[str]]]:
 TRIES: dict[str, list[tuple[str, list[str]]]] = {
     "finetune": rates(1e-4, 3e-4),
     "er": rates(1e-4, 3e-4, 1e-3),
-    "icarl-fscil": rates(3e-4, 1e-3),
-    "eeil-fscil": rates(3e-4, 1e-3),
+    "icarl-fscil": rates(3e-5, 1e-4, 3e-4),
+    "eeil-fscil": rates(3e-5, 1e-4, 3e-4),
     "topic": [
         (
             f"lr {lr}, {epochs} epochs, anchor {anchor}",
             [f"train.later.lr={lr}", f"train.later.epochs={epochs}", f"topic.anchor={anchor}"],
         )
-        for lr, epochs, anchor in ((1e-3, 10, 0.5), (1e-3, 20, 0.5), (3e-3, 10, 0.1))
+        for lr, epochs, anchor in ((1e-3, 10, 32), (1e-3, 20, 32), (3e-3, 10, 6.4))
     ],
     "itaml": rates(3e-4, 1e-3),
 }

@@ -2,7 +2,8 @@
 
 Captum's gradients drop the second-order term unless ``torch.autograd.grad`` is told to create a
 graph. Its NoiseTunnel works under ``torch.no_grad`` even then: there the mean over noisy copies is
-taken of its Saliency.
+taken of its Saliency. Its Deconvolution leaves hooks in the graph, over which a second backward
+stumbles wherever a ReLU has nothing to say there: AlexNet is what it can be asked about.
 """
 
 from __future__ import annotations
@@ -136,7 +137,12 @@ def test_gradients_of_a_loss_on_the_maps_equal_captum_with_its_graph(net, batch,
     with mock.patch.object(torch.autograd, "grad", in_graph), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = to_map(name, in_graph_by_captum(name, net, x, y))
-    other = real((theirs - reference).abs().sum(), parts, allow_unused=True)
+    gap = (theirs - reference).abs().sum()
+    if name == "deconvnet" and net.name != "alexnet":
+        with pytest.raises(AttributeError, match="has no attribute 'device'"):
+            real(gap, parts, allow_unused=True)
+        return
+    other = real(gap, parts, allow_unused=True)
     moved = 0
     for path, a, b in zip(chosen, mine, other, strict=True):
         assert (a is None) == (b is None), path

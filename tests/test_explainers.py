@@ -237,13 +237,13 @@ def test_the_guided_rule_on_one_relu():
     net = rr.Net(One(), head="fc", taps={"last_block": "body"})
     net.resize(1)
     net.head.weight.data = torch.tensor([[2.0, -3.0, 5.0, -7.0]])
-    x, y = torch.tensor([1.0, 1.0, -1.0, -1.0]).view(1, 1, 2, 2), torch.tensor([0])
+    x, y = torch.tensor([4.0, 1.0, -1.0, -1.0]).view(1, 1, 2, 2), torch.tensor([0])
     for explainer, expected in (
         (rr.backprop, [2.0, 3.0, 0.0, 0.0]),
         (rr.guided, [2.0, 0.0, 0.0, 0.0]),
         (rr.deconvnet, [2.0, 0.0, 5.0, 0.0]),
-        (rr.gradient_x_input, [2.0, 0.0, 0.0, 0.0]),
-        (rr.integrated_gradients, [2.0, 0.0, 0.0, 0.0]),
+        (rr.gradient_x_input, [8.0, 0.0, 0.0, 0.0]),
+        (rr.integrated_gradients, [8.0, 0.0, 0.0, 0.0]),
     ):
         assert explainer(net, x, y).flatten().tolist() == pytest.approx(expected), explainer
 

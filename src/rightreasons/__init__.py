@@ -42,6 +42,7 @@ _HOME = {
     "Train": "optimise",
     "UserError": "errors",
     "evidence": "explainers",
+    "export": "exports",
     "extend": "model",
     "fit": "train",
     "backprop": "explainers",
@@ -66,6 +67,7 @@ _HOME = {
 __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
+    from rightreasons import testing as testing
     from rightreasons.accounting import storage as storage
     from rightreasons.augment import Augment as Augment
     from rightreasons.errors import UserError as UserError
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from rightreasons.explainers import guided_gradcam as guided_gradcam
     from rightreasons.explainers import integrated_gradients as integrated_gradients
     from rightreasons.explainers import smoothgrad as smoothgrad
+    from rightreasons.exports import export as export
     from rightreasons.learners.base import Learner as Learner
     from rightreasons.learners.bic import BiC as BiC
     from rightreasons.learners.eeil import EEIL as EEIL
@@ -117,6 +120,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a module, and the only one that goes by its name
+        return import_module("rightreasons.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'rightreasons' has no attribute {name!r}")
     return getattr(import_module(f"rightreasons.{_HOME[name]}"), name)

@@ -42,6 +42,19 @@ SkipBad = Annotated[
 ]
 
 
+On = Annotated[
+    str, Parameter(help="Where runs are made: local, processes of this machine; or ray, a cluster.")
+]
+Address = Annotated[
+    str | None,
+    Parameter(help="HOST:PORT of a Ray cluster, or auto (default: one of this machine's own)."),
+]
+Jobs = Annotated[
+    int | None,
+    Parameter(help="Runs at a time (default: two; on a cluster as many as it has room for)."),
+]
+
+
 @app.command
 def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """Experience replay alone, with explanation replay and with evidence replay, on glyphs.
@@ -143,6 +156,9 @@ def compare(
     table: Path | None = None,
     share: bool = True,
     checkpoint: int = 200,
+    on: On = "local",
+    address: Address = None,
+    jobs: Jobs = None,
     data: Data = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -176,7 +192,53 @@ def compare(
 
     _place(data)
     words = _words(overrides, skip_bad)
-    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table, checkpoint)
+    where = sweep.Where(on, jobs, address)
+    sweep.compare(benchmark, methods.split(","), words, seeds, out, share, table, checkpoint, where)
+
+
+@app.command(name="sweep")
+def sweep_(
+    benchmark: str,
+    method: str,
+    *overrides: str,
+    seeds: int = 3,
+    out: Path | None = None,
+    checkpoint: int = 200,
+    on: On = "local",
+    address: Address = None,
+    jobs: Jobs = None,
+    data: Data = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Try every combination of some values, and choose the best on a validation split.
+
+    A fifth of the train images (or stream.validation=SHARE) trains nothing and is tested on
+    instead of the test images, which a sweep never looks at. The highest average accuracy as the
+    mean over seeds wins, of equal ones the first.
+
+    Example: rrr sweep glyphs-small er+rrr rrr.weight=1,10,100 train.lr=1e-3,3e-3 --seeds 3
+
+    Parameters
+    ----------
+    benchmark
+        A benchmark's name, or a folder with one folder a class.
+    method
+        A learner with any terms.
+    overrides
+        key=value words; those with several values, commas between them, make the grid.
+    seeds
+        How many seeds of every try, from `seed` on.
+    out
+        Folder of the runs (default: runs/sweep/BENCHMARK).
+    checkpoint
+        Steps between two checkpoints inside a task.
+    """
+    from rightreasons import sweep
+
+    _place(data)
+    words = _words(overrides, skip_bad)
+    where = sweep.Where(on, jobs, address)
+    sweep.choose_in_grid(benchmark, method, words, seeds, out, checkpoint, where)
 
 
 @app.command
@@ -289,11 +351,11 @@ def explain(
     out
         The picture.
     """
-    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.explainers import explainer_names
     from rightreasons.use import explain_images
 
     names = [word.strip() for word in explainers.split(",")]
-    names = list(EXPLAINERS) if names == ["all"] else names
+    names = explainer_names() if names == ["all"] else names
     explain_images(run, images, names, tasks, of, target, out)
 
 
@@ -315,6 +377,26 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
     from rightreasons.use import extend_run
 
     extend_run(run, folder, out)
+
+
+@app.command
+def export(run: Path, *, out: Path | None = None, onnx: bool = False) -> None:
+    """Write a finished run's net for use without this library: weights, a card, a program.
+
+    Example: rrr export runs/glyphs-small/er+evidence/0
+
+    Parameters
+    ----------
+    run
+        The folder of a finished run.
+    out
+        Folder of the files (default: RUN/export).
+    onnx
+        Also write ONNX, and measure how far its answers are from the run's own.
+    """
+    from rightreasons.exports import show_export
+
+    show_export(run, out, onnx)
 
 
 @app.command
@@ -511,7 +593,7 @@ def _misread(error: CycloptsError) -> str:
 
 def _again() -> str:
     """The command to go on with, if it is one that goes on."""
-    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "demo", "extend", "study"):
+    if sys.argv[1:2] and sys.argv[1] in ("run", "compare", "sweep", "demo", "extend", "study"):
         return f"; go on with: {shlex.join(['rrr', *sys.argv[1:]])}"
     return ""
 

@@ -24,6 +24,7 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.nets.net import INPUT, Net
 from rightreasons.pointing import enlarge
 from rightreasons.randomness import generator
+from rightreasons.registry import OTHER_EXPLAINERS, find
 from rightreasons.slopes import (
     deconvnet_rule,
     explained,
@@ -40,6 +41,7 @@ NOT_POOLED = (
 )
 CHANNELS = ("max", "sum", "mean", "l2")
 OWN_PASSES = ("smoothgrad", "integrated_gradients")  # of a pass they take the images only
+CAPTUM = "captum:"
 Explainer = Callable[..., Tensor]
 
 
@@ -207,10 +209,28 @@ EXPLAINERS: dict[str, Explainer] = {
 }
 
 
+def explainer_names() -> list[str]:
+    """Ours, and those that other packages have registered."""
+    return [*EXPLAINERS, *OTHER_EXPLAINERS]
+
+
 def find_explainer(name: str) -> Explainer:
-    if name not in EXPLAINERS:
-        raise unknown("explainer", name, EXPLAINERS)
-    return EXPLAINERS[name]
+    """By its name; ``captum:CLASS`` is an attribution of Captum."""
+    if name in EXPLAINERS:
+        return EXPLAINERS[name]
+    if name.startswith(CAPTUM):
+        from rightreasons.integrations.captum import named
+
+        return named(name.removeprefix(CAPTUM))
+    if name not in OTHER_EXPLAINERS:
+        raise unknown("explainer", name, explainer_names())
+    found: Explainer = find("explainer", OTHER_EXPLAINERS, name)
+    return found
+
+
+def has_own_passes(name: str) -> bool:
+    """Does it take the images of a pass only, and run the net itself?"""
+    return name in OWN_PASSES or bool(getattr(find_explainer(name), "own_passes", False))
 
 
 def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

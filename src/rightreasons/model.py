@@ -28,6 +28,7 @@ from rightreasons.nets import net as make_net
 from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
+from rightreasons.registry import LEARNERS, TERMS
 from rightreasons.result import Result
 from rightreasons.runfiles import read_config
 from rightreasons.runs import Run
@@ -180,7 +181,7 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
         raise UserError(f"the run in {folder} is not finished; go on with it first")
     config = read_config(folder)
     state = _state(folder, task)
-    learner = learner_of(config)
+    learner = _learner_of(config)
     net = _net_of(config) if net is None else copy.deepcopy(net)
     try:
         restore(net, state["net"]).eval()
@@ -211,6 +212,17 @@ def _state(folder: Path, task: int | None) -> dict[str, Any]:
         raise UserError(
             f"{error}; type the command of the run once more, it goes on from the one before"
         ) from error
+
+
+def _learner_of(config: dict[str, Any]) -> Learner:
+    """The learner of a run, which may be of a package that is not there any more."""
+    missing = [n for n in config["method"].split("+") if n not in LEARNERS and n not in TERMS]
+    if missing:
+        raise UserError(
+            f"the run's {missing[0]!r} is not known here; install the package that it came with"
+        )
+    learner: Learner = learner_of(config)
+    return learner
 
 
 def _net_of(config: dict[str, Any]) -> Net:

@@ -13,8 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from rightreasons.config import NetFields, StreamFields, benchmarks, configurable, plain
-from rightreasons.errors import unknown
-from rightreasons.registry import LEARNERS, SOURCES, TERMS, find, split_method
+from rightreasons.errors import UserError, unknown
+from rightreasons.registry import (
+    LEARNERS,
+    OTHER_EXPLAINERS,
+    OTHER_NETS,
+    SOURCES,
+    TERMS,
+    Known,
+    find,
+    split_method,
+)
 
 NOTES = {
     "resnet18": "torchvision's; the paper's",
@@ -23,6 +32,7 @@ NOTES = {
     "squeezenet1_0": "torchvision's",
     "mobilenet-v2": "torchvision's",
 }
+ATTRIBUTIONS = "Captum's, if it can build a graph, such as captum:LayerGradCam"
 OTHERS = "classifier of torchvision by its name, such as resnet50 or vgg16"
 
 
@@ -38,11 +48,15 @@ def listing() -> None:
     table.add_column()
     kinds = {
         "benchmark": {name: preset["about"] for name, preset in benchmarks().items()},
-        "learner": {name: _first_line(find("", LEARNERS, name)) for name in LEARNERS},
-        "term": {name: _first_line(find("", TERMS, name)) for name in TERMS},
-        "explainer": {name: _first_line(call) for name, call in EXPLAINERS.items()},
-        "net": {name: NOTES.get(name, "") for name in NETS} | {"any other": OTHERS},
-        "data source": {name: _first_line(find("", SOURCES, name)) for name in SOURCES},
+        "learner": _lines(LEARNERS),
+        "term": _lines(TERMS),
+        "explainer": {name: _first_line(call) for name, call in EXPLAINERS.items()}
+        | _lines(OTHER_EXPLAINERS)
+        | {"captum:CLASS": ATTRIBUTIONS},
+        "net": {name: NOTES.get(name, "") for name in NETS}
+        | _lines(OTHER_NETS)
+        | {"any other": OTHERS},
+        "data source": _lines(SOURCES),
         "study": {name: load(name).about for name in studies()},
     }
     for kind, members in kinds.items():
@@ -52,9 +66,23 @@ def listing() -> None:
     print("rrr show NAME prints fields and defaults; a method is a learner and terms: er+rrr")
 
 
+def _lines(known: Known) -> dict[str, str]:
+    """The first line of each docstring; of what cannot be imported, why."""
+    found = {}
+    for name in known:
+        try:
+            found[name] = _first_line(find("", known, name))
+        except UserError as error:
+            found[name] = f"NOT USABLE: {error}"
+            continue
+        if name not in known.own:
+            found[name] += f" (from {known[name].partition(':')[0]})"
+    return found
+
+
 def show(name: str) -> None:
     """Fields, defaults and meanings behind a name."""
-    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.explainers import CAPTUM, EXPLAINERS, explainer_names
     from rightreasons.memory import Memory
     from rightreasons.nets import NETS
     from rightreasons.optimise import Train
@@ -75,9 +103,9 @@ def show(name: str) -> None:
         _fields("data", find("", SOURCES, name))
     elif name in TERMS:
         _fields(name, find("", TERMS, name))
-    elif name in EXPLAINERS:
+    elif name in EXPLAINERS or name in OTHER_EXPLAINERS or name.startswith(CAPTUM):
         _explainer(name)
-    elif name in NETS:
+    elif name in NETS or name in OTHER_NETS:
         _net(name)
     elif "+" in name or name in LEARNERS:
         learner, terms = split_method(name)
@@ -85,19 +113,21 @@ def show(name: str) -> None:
         for term in terms:
             _fields(term, find("", TERMS, term))
     else:
-        known = [*presets, *LEARNERS, *TERMS, *EXPLAINERS, *NETS, *SOURCES, *sections, *studies()]
+        names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]
+        known = [*presets, *LEARNERS, *TERMS, *names]
         raise unknown("name", name, known)
 
 
 def _explainer(name: str) -> None:
     """What it computes, and its options with their defaults."""
-    from rightreasons.explainers import EXPLAINERS
+    from rightreasons.explainers import EXPLAINERS, find_explainer
 
-    call = EXPLAINERS[name]
+    call = find_explainer(name)
     print(inspect.cleandoc(call.__doc__ or ""))
     options = inspect.signature(call).parameters.values()
     words = [f"{o.name}={o.default!r}" for o in options if o.kind is o.KEYWORD_ONLY]
-    print(f"\nPython: rr.{name}(net, x, y, {', '.join(words)})")
+    if name in EXPLAINERS:
+        print(f"\nPython: rr.{name}(net, x, y, {', '.join(words)})")
     print(f"in a loss: rrr run BENCHMARK er+rrr rrr.explain={name}")
     print(f"in a picture: rrr explain RUN IMAGE --explainers {name}")
 
@@ -108,7 +138,7 @@ def _net(name: str) -> None:
     from rightreasons.nets import net
     from rightreasons.nets.small import SMALL
 
-    built, size = net(name), 32 if name in SMALL else 224
+    built, size = net(name), 32 if name in SMALL or name in OTHER_NETS else 224
     weights = sum(p.numel() for p in built.parameters())
     print(f"{name}: {weights:,} weights without the head; maps of {size} px images:\n")
     print(storage_table(built, size))
@@ -151,14 +181,14 @@ def _word(value: Any) -> str:
 
 
 def _first_line(thing: Any) -> str:
-    return inspect.cleandoc(thing.__doc__ or "").splitlines()[0]
+    return (inspect.cleandoc(thing.__doc__ or "").splitlines() or [""])[0]
 
 
 def _notes(kind: Any) -> dict[str, str]:
     """The strings below a dataclass's fields: they are the help text."""
     notes: dict[str, str] = {}
     for parent in reversed(kind.__mro__[:-1]):
-        if parent.__module__.split(".")[0] != __name__.split(".")[0]:
+        if "__dataclass_fields__" not in vars(parent):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -94,8 +94,8 @@ def _single(found: Group) -> str:
     if not names:
         return ""
     return (
-        f"{', '.join(names)}: accuracy, and all else that is not said to be by groups, is of "
-        "single images (p=1); with p images of one task at a time the task is found more easily."
+        f"{', '.join(names)} look for the image's task first: p=20, say, by 20 test images that "
+        "are known to be of one task; p=1, and all that does not name p, by the image alone."
     )
 
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from inside import assert_calm, rrr
 from refusals import TINY
 
-from rightreasons import sweep
 from rightreasons.checkpoints import load_checkpoint, save_checkpoint
 from rightreasons.config import resolve
+from rightreasons.sweep import one
 
 SOAK = "RRR_SOAK" in os.environ
 RUN = ["run", "glyphs-small", "er+rrr", *TINY]
@@ -81,7 +81,7 @@ names = st.one_of(
 @pytest.fixture
 def untrained(monkeypatch):
     """Commands up to the place where images would be loaded."""
-    monkeypatch.setattr(sweep, "_run_one", lambda *_: None)
+    monkeypatch.setattr(one, "_run_one", lambda *_: None)
 
 
 @cases(150, 1000)

@@ -38,7 +38,7 @@ class Server:
         return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=300)
 
 
 def recipe(method: str):

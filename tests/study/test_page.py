@@ -80,10 +80,10 @@ def test_a_difference_whose_interval_holds_zero_shows_nothing(place):
     assert "includes zero, so nothing is shown" in said
 
 
-def test_a_gain_over_few_seeds_says_that_they_are_few(place):
+def test_nothing_is_claimed_of_few_seeds(place):
     lift(place, [0.1, 0.1001])
     said = next(line for line in page(place).splitlines() if line.startswith("- er+rrr against"))
-    assert "excludes zero: a gain, though 2 seeds are few" in said
+    assert "2 seeds are few: below 5 nothing is claimed" in said
 
 
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import torch
 
@@ -41,7 +42,7 @@ def begun(learner: Learner, net: str, data: Stream, task: int, batch: int, learn
     With ``learn`` the tasks before it are trained, an epoch each; otherwise their rows are
     remembered by the net as it is drawn, which is as good for the clock and far quicker.
     """
-    train = Train(epochs=1, batch=batch, later={"epochs": ENDLESS}, augment=Augment(4, True))
+    train = Train(epochs=1, batch=batch, augment=Augment(4, True))
     loop = Loop(learner, make_net(net), data, train, seed=0)
     loop.check()
     loop.net.to(loop.device)
@@ -52,6 +53,7 @@ def begun(learner: Learner, net: str, data: Stream, task: int, batch: int, learn
         else:
             _remember(loop, before.index)
     here = data[task]
+    loop.train = replace(train, epochs=ENDLESS)
     loop.net.grow(here.seen, generator(0, "head", task))
     loop.net.to(loop.device).train()
     loop.learner.begin(loop.net, here, loop.memory, Look(loop.feed, loop.net, here))

@@ -10,7 +10,7 @@ from rightreasons.config import make, plain
 from rightreasons.data.arrays import Arrays
 from rightreasons.data.folder import Folder
 from rightreasons.errors import UserError
-from rightreasons.registry import SOURCES, find
+from rightreasons.registry import SOURCES, find, usable
 from rightreasons.types import Splits
 
 
@@ -45,7 +45,7 @@ def source(data: Any, **options: Any) -> Source:
 
 def describe(origin: Source) -> dict[str, Any] | None:
     """A named source as a config section; None for arrays."""
-    for name in SOURCES:
-        if type(origin) is find("data source", SOURCES, name):
+    for name, kind in usable(SOURCES):
+        if type(origin) is kind:
             return {"source": name, **plain(origin)}
     return None

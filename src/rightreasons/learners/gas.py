@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 NONE = -1  # the age of an edge that is not there
+REACH = 20  # ranks, in alphas, from which on exp(-k / alpha) is nothing
 
 
 class Gas(TypedDict):
@@ -98,12 +99,12 @@ def attract(
     only ``free`` nodes (N,) move, ranked among themselves. The edge between the two nearest nodes
     gets the age 0, other edges of the nearest age by 1, and go when they are older than ``age``.
     """
-    gap = f - gas["centroid"]  # (N,D)
-    near = gap.square().sum(1).argsort(stable=True)  # (N,) nodes, nearest first
-    free = torch.ones(len(near), dtype=torch.bool) if free is None else free
-    movers = near[free[near]]
-    step = rate * torch.exp(-torch.arange(len(movers), dtype=gap.dtype) / alpha)
-    gas["centroid"][movers] += step[:, None] * gap[movers]
+    near = far(f[None], gas["centroid"])[0].argsort(stable=True)  # (N,) nodes, nearest first
+    movers = near if free is None else near[free[near]]
+    movers = movers[: math.ceil(REACH * alpha) + 1]
+    step = rate * torch.exp(-torch.arange(len(movers), dtype=f.dtype) / alpha)
+    there = gas["centroid"][movers]
+    gas["centroid"][movers] = there + step[:, None] * (f - there)
     if len(near) < 2:
         return
     first, second = int(near[0]), int(near[1])
@@ -142,7 +143,7 @@ def base(z: Tensor, y: Tensor, start: Tensor, rule: Rule, draw: torch.Generator)
     gas = planted(empty(z), z[start], y[start])
     fit(gas, z, y, rule, draw)
     votes = torch.zeros(len(start), int(y.max()) + 1)
-    cell = torch.cdist(z, gas["centroid"]).argmin(1)  # (n,)
+    cell = far(z, gas["centroid"]).argmin(1)  # (n,)
     votes.index_put_((cell, y), torch.ones(len(y)), accumulate=True)
     gas["label"] = votes.argmax(1)
     fullest = votes.amax(1).argsort(descending=True, stable=True)
@@ -185,8 +186,8 @@ def settle(gas: Gas, z: Tensor, y: Tensor, task: int, first: int, floor: float) 
     """
     new = torch.arange(first, len(gas["label"]))
     m, label = gas["centroid"][new], gas["label"][new]
-    far = torch.cdist(m, z).masked_fill(label[:, None] != y, math.inf)  # (N,n)
-    cell = far.argmin(0)  # (n,)
+    apart = far(m, z).masked_fill(label[:, None] != y, math.inf)  # (N,n)
+    cell = apart.argmin(0)  # (n,)
     count = torch.bincount(cell, minlength=len(new))
     spread = torch.zeros_like(m).index_add(0, cell, (z - m[cell]).square())
     variance = spread / count.clamp_min(1)[:, None]
@@ -195,9 +196,9 @@ def settle(gas: Gas, z: Tensor, y: Tensor, task: int, first: int, floor: float) 
     gas["variance"][new] = variance.clamp_min(floor * float(mean))
     order = (label * (len(z) + 1) - count).argsort(stable=True)
     for node in order.tolist():
-        image = int(far[node].argmin())
+        image = int(apart[node].argmin())
         gas["image"][first + node] = torch.tensor([task, image])
-        far[:, image] = math.inf
+        apart[:, image] = math.inf
     return part(gas, torch.cat([torch.arange(first), new[order]]))
 
 
@@ -212,13 +213,18 @@ def minmax_loss(f: Tensor, y: Tensor, gas: Gas, margin: float) -> Tensor:
 
     ``d(f, m_j) + sum_i max(0, margin - d(f, m_i))``, i over nodes with an edge to j, ``c_i != y``.
     """
-    far = torch.cdist(f, gas["centroid"].to(f), compute_mode="donot_use_mm_for_euclid_dist")
+    apart = far(f, gas["centroid"].to(f))
     own = gas["label"] == y[:, None]  # (n,N)
-    pull, match = far.masked_fill(~own, math.inf).min(1)
+    pull, match = apart.masked_fill(~own, math.inf).min(1)
     near = (gas["ages"][match] != NONE) & ~own  # (n,N)
-    return pull + ((margin - far).clamp_min(0) * near).sum(1)
+    return pull + ((margin - apart).clamp_min(0) * near).sum(1)
+
+
+def far(a: Tensor, b: Tensor) -> Tensor:
+    """(n,N) distances, from differences: a matrix product would lose digits."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def widest(gas: Gas) -> float:
     """The largest distance between two nodes."""
-    return float(torch.cdist(gas["centroid"], gas["centroid"]).max())
+    return float(far(gas["centroid"], gas["centroid"]).max())

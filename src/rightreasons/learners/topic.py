@@ -49,7 +49,7 @@ class TOPIC(Learner):
     minmax: float = 0.005
     """weight of the min-max loss, lambda_2"""
     reduction: str = "mean"
-    """mean or sum: of the losses over anchors, and over images"""
+    """mean: of the losses over anchors and dimensions, and over images; sum: the paper's letter"""
     target: str = "node"
     """what an anchor is held to: node (its centroid, by the node's variance), or feature (what the
     net before the task made of it, squared error, mean over dimensions: the released trainer)"""
@@ -163,16 +163,16 @@ class TOPIC(Learner):
         margin = widest(self.grown_) if self.margin is None else self.margin
         held = self._anchor_loss(anchors, rows)
         room = minmax_loss(f[new], batch.y[new], self.grown_, margin)
-        return loss + self.anchor * self._reduced(held) + self.minmax * self._reduced(room)
+        if self.reduction == "sum":
+            return loss + self.anchor * held.sum() + self.minmax * room.sum()
+        return loss + self.anchor * held.mean() + self.minmax * room.mean()
 
     def _anchor_loss(self, f: Tensor, rows: Tensor) -> Tensor:
         """(n,): how far these rows of memory, which are nodes of the gas, are from their places."""
         if self.target == "feature":
             return (f - self.before_[rows]).square().mean(1)
-        return anchor_loss(f, self.gas_["centroid"][rows], self.gas_["variance"][rows])
-
-    def _reduced(self, values: Tensor) -> Tensor:
-        return values.sum() if self.reduction == "sum" else values.mean()
+        gaps = anchor_loss(f, self.gas_["centroid"][rows], self.gas_["variance"][rows])
+        return gaps if self.reduction == "sum" else gaps / f.shape[1]
 
     def _cached(self, net: Net) -> Tensor:
         """Embeddings (N,D) of all anchors, from what the trunk made of them."""

@@ -20,6 +20,7 @@ from rightreasons.nets.zoo import (
     torchvision_model,
     torchvision_names,
 )
+from rightreasons.registry import OTHER_NETS, find
 
 __all__ = ["NETS", "Net", "net"]
 
@@ -89,9 +90,11 @@ def _check_maps(built: Net, side: int) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is neither ours nor torchvision's."""
-    if name not in NETS and name.replace("-", "_") not in torchvision_names():
-        raise unknown("net", name, [*NETS, *torchvision_names()])
+    """Refuse a name that is neither ours, nor another package's, nor torchvision's."""
+    if name in NETS or name in OTHER_NETS:
+        return
+    if name.replace("-", "_") not in torchvision_names():
+        raise unknown("net", name, [*NETS, *OTHER_NETS, *torchvision_names()])
 
 
 def _named(name: str, weights: str | None, flatten: int | None) -> Net:
@@ -103,6 +106,8 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
             f"there are no weights for {name}; weights= goes with torchvision's nets: "
             f"{', '.join(ZOO)}, ..."
         )
+    if name not in NETS and name in OTHER_NETS:
+        return _foreign(name, weights, flatten)
     if name not in ZOO and flatten is not None:
         raise UserError(f"flatten= goes with {', '.join(ZOO)}, and {name} is none of them")
     if name in SMALL:
@@ -118,6 +123,22 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
         load_weights(built.module, Path(weights), built.head_name)
     built.name, built.weights = name, weights
     return built
+
+
+def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
+    """A net of another package: its function gives a `Net`, or a module for 32 px images."""
+    if weights is not None or flatten is not None:
+        raise UserError(
+            f"weights= and flatten= go with torchvision's nets, and {name} is another's"
+        )
+    made = find("net", OTHER_NETS, name)()
+    if isinstance(made, nn.Module) and not isinstance(made, Net):
+        made = _wrap(made, None, 32)
+        made.initialise = initialise  # by the run's seed, not by whoever built it
+    if not isinstance(made, Net):
+        raise UserError(f"net {name!r} is a {type(made).__name__}, expected rr.net(module, ...)")
+    made.name = name
+    return made
 
 
 @torch.no_grad()
@@ -137,11 +158,37 @@ class Watched(NamedTuple):
     logits: Tensor
 
 
+class Found(NamedTuple):
+    """What a `Net` must know of a module."""
+
+    head: str
+    taps: dict[str, str]
+    pooled_linear: bool
+
+
 def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
-    """Find head, last spatial layer and pooling by watching one forward pass."""
-    seen = _watch(out_of_place(module), size)
+    device = next((p.device for p in module.parameters()), None)
+    probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
+    training = module.training
+    module.eval()
+    try:
+        return Net(module, *find_parts(module, head, probe))
+    finally:
+        module.train(training)
+
+
+def find_parts(module: nn.Module, head: str | None, probe: Tensor, changed: bool = False) -> Found:
+    """Find head, last spatial layer and pooling by watching one forward pass.
+
+    ``changed``: what the head gives may be changed behind it, by a mask or a sigmoid.
+    """
+    seen = _watch(out_of_place(module), probe)
     if head is None:
-        last = [name for name, (_, output, _) in seen.linears.items() if output is seen.logits]
+        last = [
+            name
+            for name, (_, output, _) in seen.linears.items()
+            if output is seen.logits or (changed and output.shape == seen.logits.shape)
+        ]
         if not last:
             raise UserError("no linear layer gives the logits; pass head= the name of that layer")
         head = last[-1]
@@ -157,17 +204,17 @@ def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
     pooled = [
         name
         for name, v in maps
-        if output is seen.logits
+        if (output is seen.logits or changed)
         and v.shape[2] * v.shape[3] > 1
         and v.shape[:2] == z.shape
         and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
     ]
     spatial = [name for name, v in maps if v.shape[2] * v.shape[3] >= max(area, 2)]
     last_block = (pooled or spatial or [maps[-1][0]])[-1]  # a container is called after its parts
-    return Net(module, head, {"last_block": last_block, "paper": last_block}, bool(pooled))
+    return Found(head, {"last_block": last_block, "paper": last_block}, bool(pooled))
 
 
-def _watch(module: nn.Module, size: int) -> Watched:
+def _watch(module: nn.Module, probe: Tensor) -> Watched:
     maps: list[tuple[str, Tensor, int]] = []
     linears: dict[str, tuple[Tensor, Tensor, int]] = {}
     handles = []
@@ -181,20 +228,16 @@ def _watch(module: nn.Module, size: int) -> Watched:
                     maps.append((name, output, output._version))
 
         handles.append(part.register_forward_hook(watch))
-    training = module.training
-    module.eval()
     try:
-        device = next((p.device for p in module.parameters()), None)
-        probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
         with torch.no_grad():
             logits = module(probe)
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        shape = ",".join(map(str, probe.shape))
         raise UserError(
-            f"the module refuses a (2,3,{size},{size}) image batch ({why(error)}); pass size= the "
+            f"the module refuses a ({shape}) image batch ({why(error)}); pass size= the "
             "side of the images that it takes"
         ) from error
     finally:
-        module.train(training)
         for handle in handles:
             handle.remove()
     check_logits(logits, type(module).__name__)

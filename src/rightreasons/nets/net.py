@@ -28,6 +28,7 @@ class Net(nn.Module):
     ``pooled_linear`` says that the logits are one linear layer on the global average of
     ``last_block``: closed forms of Grad-CAM and evidence hold then. ``initialise`` draws the
     weights of a net that has none worth keeping; ``fit`` calls it with the run's seed.
+    A net that is not ``owned`` leaves the module's head as it is: somebody else trains it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Net(nn.Module):
         name: str | None = None,
         weights: str | None = None,
         flatten: int | None = None,
+        owned: bool = True,
     ) -> None:
         super().__init__()
         self.target: str | None = None
@@ -54,11 +56,11 @@ class Net(nn.Module):
         self.name = name or type(module).__name__
         out_of_place(module)
         last = self._find(head, "head")
-        if is_pointwise(last):
+        if is_pointwise(last) and owned:
             last = Pointwise(last)
             parent, _, leaf = head.rpartition(".")
             setattr(module.get_submodule(parent), leaf, last)
-        if not isinstance(last, nn.Linear):
+        if not isinstance(last, nn.Linear) and not is_pointwise(last):
             raise UserError(
                 f"head {head!r} is a {type(last).__name__}, expected nn.Linear or a 1x1 nn.Conv2d; "
                 "pass head= the name of the last linear layer"
@@ -69,7 +71,8 @@ class Net(nn.Module):
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if initialise is not None:
             initialise(self, torch.Generator().manual_seed(0))
-        self.resize(0)  # no class has been seen: the first task grows the head
+        if owned:
+            self.resize(0)  # no class has been seen: the first task grows the head
 
     def _find(self, path: str, kind: str) -> nn.Module:
         parts: dict[str, nn.Module] = dict(self.module.named_modules())
@@ -139,7 +142,8 @@ class Net(nn.Module):
                 layer = self._layer(tap)
                 handle = layer.register_forward_hook(_catch_output(caught, tap, self.path(tap)))
                 hooks.callback(handle.remove)
-            handle = self.head.register_forward_pre_hook(_catch_input(caught))
+            last = self.module.get_submodule(self.head_name)
+            handle = last.register_forward_pre_hook(_catch_input(caught))
             hooks.callback(handle.remove)
             logits = self.module(x)
         check_logits(logits, self.name)

@@ -54,9 +54,7 @@ def measure(key: str) -> Measure:
     match = GROUPS.fullmatch(key)
     if match is None:
         return MEASURES[key]
-    count = int(match[1])
-    what = "single images" if count == 1 else f"groups of {count} images of one task"
-    return Measure(f"accuracy, p={count}: {what}")
+    return Measure(f"accuracy, p={match[1]}")
 
 
 def groups(numbers: Iterable[str]) -> list[str]:

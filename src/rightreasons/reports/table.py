@@ -45,7 +45,13 @@ class Table:
         def text(cell: str) -> Text:  # a folder's name may look like markup
             return Text(printable(cell))
 
-        table = RichTable(title=text(self.title), title_justify="left", title_style="bold")
+        table = RichTable(
+            title=text(self.title),
+            title_justify="left",
+            title_style="bold",
+            caption=text(self.note) if self.note else None,
+            caption_justify="left",
+        )
         for i, name in enumerate(self.head):
             table.add_column(text(name), justify="right" if i else "left", no_wrap=True)
         for row in self.rows:

@@ -17,7 +17,9 @@ from rightreasons.study.page import write_page
 from rightreasons.study.plan import TUNING, Chosen, Planned, Study, load
 from rightreasons.study.records import Record, find_all, write_record
 from rightreasons.study.tune import read_chosen, write_chosen
-from rightreasons.sweep import Job, execute, prefix_of, run_all
+from rightreasons.sweep.jobs import Job, prefix_of, prefixes
+from rightreasons.sweep.local import run_all
+from rightreasons.sweep.one import execute
 
 
 @dataclass(frozen=True)
@@ -144,19 +146,18 @@ def tidy(done: Sequence[Planned], left: Sequence[Planned], out: Path) -> None:
 
 def make_jobs(left: Sequence[Planned], folders: Folders, keep: bool = False) -> list[StudyJob]:
     """Runs as jobs; those of one learner, benchmark and seed share their first task."""
-    prefixes = [prefix_of(run.config, folders.out) for run in left]
-    many = Counter(prefixes)
+    shared = prefixes([run.config for run in left], folders.out)
     return [
         StudyJob(
             run.config,
             folders.out / run.place,
-            prefix if many[prefix] > 1 or prefix.exists() else None,
+            prefix,
             name=run.label,
             planned=run,
             records=folders.records,
             keep=keep,
         )
-        for run, prefix in zip(left, prefixes, strict=True)
+        for run, prefix in zip(left, shared, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
 from rightreasons.errors import Damaged
 from rightreasons.reports.table import Table
@@ -19,6 +19,8 @@ from rightreasons.runfiles import write
 from rightreasons.study.plan import TUNING, Study
 from rightreasons.study.records import find
 
+T = TypeVar("T")
+TITLE = "{}, average accuracy on the validation split, %"
 Tries = Mapping[float, Sequence[float]]  # value -> a number for each seed
 
 
@@ -28,7 +30,16 @@ def choose(tries: Tries) -> float:
     >>> choose({0.1: [0.5, 0.7], 1.0: [0.4, 0.7], 0.01: [0.6, 0.6]})
     0.01
     """
-    return max(sorted(tries), key=lambda value: round(mean(tries[value]), 6))
+    return best({value: tries[value] for value in sorted(tries)})
+
+
+def best(tries: Mapping[T, Sequence[float]]) -> T:
+    """What has the highest mean over seeds; of equal ones the first.
+
+    >>> best({"b": [0.5, 0.7], "a": [0.6, 0.6], "c": [0.4, 0.7]})
+    'b'
+    """
+    return max(tries, key=lambda value: round(mean(tries[value]), 6))
 
 
 def tried(study: Study, base: Path) -> dict[str, dict[str, dict[float, list[float]]]]:
@@ -96,9 +107,13 @@ def tables(study: Study, content: dict[str, Any]) -> list[Table]:
             for value, numbers in tries.items():
                 mark = "chosen" if float(value) == chosen else ""
                 edge = ", at the edge" if mark and chosen in (values[0], values[-1]) else ""
-                each = ", ".join(f"{100 * number:.1f}" for number in numbers)
-                middle = f"{100 * mean(numbers):.1f}"
-                rows.append([name, f"{key}={value}", middle, each, mark + edge])
+                rows.append([name, f"{key}={value}", *percents(numbers), mark + edge])
         head = ["side", "try", "mean", "every seed", ""]
-        made.append(Table(f"{benchmark}, average accuracy on the validation split, %", head, rows))
+        made.append(Table(TITLE.format(benchmark), head, rows))
     return made
+
+
+def percents(numbers: Sequence[float]) -> list[str]:
+    """The mean of a try over its seeds, and every seed."""
+    each = ", ".join(f"{100 * number:.1f}" for number in numbers)
+    return [f"{100 * mean(numbers):.1f}", each]

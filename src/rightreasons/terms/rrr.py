@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -16,12 +17,14 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import (
     CHANNELS,
     EXPLAINERS,
-    OWN_PASSES,
     closed_form,
     content_keys,
+    find_explainer,
+    has_own_passes,
     options_of,
     taps_of,
 )
+from rightreasons.finite import check_gradient
 from rightreasons.memory import Column
 from rightreasons.nets.net import Net
 from rightreasons.terms.base import (
@@ -102,7 +105,8 @@ class RRR(Term):
     """paper, released (what the authors' code meant) or recommended (our best of eq. 2)"""
     explain: str = "gradcam"
     """the explainer: gradcam, backprop, smoothgrad, guided, deconvnet, gradient_x_input,
-    integrated_gradients or guided_gradcam; all but gradcam give maps of the image's size"""
+    integrated_gradients or guided_gradcam; all but gradcam give maps of the image's size. Also
+    captum:CLASS, and what other packages have registered"""
     target: str = FROM_PROFILE
     """paper, last_block, or the name of a layer"""
     score: str = FROM_PROFILE
@@ -149,7 +153,7 @@ class RRR(Term):
             if getattr(self, f.name) is FROM_PROFILE:
                 setattr(self, f.name, PROFILES[self.profile][f.name])
         super().__post_init__()
-        check_choice(self, "explain", tuple(EXPLAINERS))
+        find_explainer(self.explain)  # or a sentence
         check_choice(self, "score", ("label", "stored_prediction", "current_prediction"))
         check_choice(self, "distance", ("l1", "l2"))
         check_choice(self, "normalize", ("none", "l2", "max"))
@@ -209,7 +213,7 @@ class RRR(Term):
         """Is the map a derivative of the given pass?"""
         if self.explain == "gradcam":
             return not closed_form(net, self.target)
-        return self.explain not in OWN_PASSES
+        return not has_own_passes(self.explain)
 
     def _try(self, net: Net, x: Tensor) -> None:
         """Explain and differentiate the maps; ``net`` is a copy, and gets gradients.
@@ -230,6 +234,9 @@ class RRR(Term):
                 f"{self.explain} gives empty maps for {net.name}: a part without a derivative, "
                 "such as rounding, lies before the logits; choose a layer behind it, or replace it"
             )
+        if self.explain not in EXPLAINERS:  # not ours, so our tests have not seen it
+            check_gradient(self.explain, partial(_explained, once), net, x, y)
+            return
         try:
             maps.sum().backward()  # type: ignore[no-untyped-call]
         except (RuntimeError, NotImplementedError) as error:
@@ -245,7 +252,7 @@ class RRR(Term):
     def maps(self, net: Net, out: Out, y: Tensor, keys: Tensor | None = None) -> Tensor:
         """The raw maps (B,u,v) of classes ``y``, in as few cells as are kept."""
         given = {f.name: getattr(self, f.name) for f in fields(self)} | {"keys": keys}
-        maps = EXPLAINERS[self.explain](net, out, y, **options_of(self.explain, given))
+        maps = find_explainer(self.explain)(net, out, y, **options_of(self.explain, given))
         if self.cells == "full":
             return maps
         return F.adaptive_avg_pool2d(maps, int(self.cells))
@@ -285,6 +292,12 @@ class RRR(Term):
         if self.only_correct:
             return (per_row * right).sum() / right.sum().clamp_min(1)
         return per_row.mean()
+
+
+def _explained(term: RRR, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    """A term's maps, as an explainer."""
+    with net.frozen_statistics():
+        return term.maps(net, net(x, taps=term.taps), y)
 
 
 def normalise(maps: Tensor, how: str) -> Tensor:

@@ -42,7 +42,9 @@ def test_a_file_of_the_same_size_is_not_read_again(jobs, capsys, monkeypatch):
     board = Board(jobs)
     board.look(jobs)
     capsys.readouterr()
-    monkeypatch.setattr("rightreasons.sweep._records", lambda folder: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "rightreasons.sweep.board._records", lambda folder: pytest.fail("read again")
+    )
     board.look(jobs)
     assert capsys.readouterr().err == ""
 

@@ -1,0 +1,1 @@
+"""A learner and an explainer of one's own."""

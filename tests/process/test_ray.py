@@ -1,0 +1,184 @@
+"""``rrr compare --on ray`` as a user types it: stopped, workers killed, without a shared folder.
+
+All runs end with the bits that they have on this machine alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from refusals import TINY
+from test_kill import assert_same, content
+from test_stop import ENVIRONMENT, PATIENCE, start
+
+from rightreasons.checkpoints import found_in
+from rightreasons.config import resolve
+from rightreasons.sweep import execute
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rightreasons[ray]'")
+if not Path("/proc/self/fd").exists():
+    pytest.skip("workers are found through /proc", allow_module_level=True)
+
+METHODS = ["finetune", "er", "er+rrr"]
+WORDS = [*TINY, "train.epochs=6"]  # 12 steps a task
+NO_MOUNT = 9
+TRIES = 5  # Ray gives its processes 30 s to start, which a busy machine may not have
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Starts the command; whatever happens, none is left running."""
+    children = []
+
+    def begin(*more):
+        words = ["compare", "glyphs-small", *more, *WORDS, "--checkpoint", 1, "--out", "runs"]
+        children.append(start(*words, "--on", "ray", cwd=tmp_path, start_new_session=True))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+            child.communicate()
+
+
+def holders(is_it) -> set[int]:
+    """The processes that have such a folder open, as a run's lock does."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if is_it(link.readlink()):
+                found.add(int(link.parts[2]))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+def underway(folder: Path) -> bool:
+    inside = any(steps > 1 for _, steps in found_in(folder))
+    return inside and not (folder / "result.json").exists()
+
+
+def wait_for(look, child):
+    """What ``look`` has found, at last."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        found = look()
+        if found:
+            return found
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.01)
+    raise AssertionError("it has not come")
+
+
+def kill_one(folders) -> Path | None:
+    """SIGKILL for a worker whose run is between two checkpoints: the run's folder."""
+    for folder in filter(underway, folders):
+        for pid in holders(lambda path, folder=folder: path == folder):
+            os.kill(pid, signal.SIGKILL)
+            if underway(folder):
+                return folder
+    return None
+
+
+def alone(folder: Path, method: str, seed: int) -> dict[str, object]:
+    """What a run leaves when it is made here, by itself."""
+    execute(resolve("glyphs-small", method, [*WORDS, "train.threads=1"], seed), folder)
+    return content(folder)
+
+
+def test_runs_on_a_cluster_survive_ctrl_c_and_dead_workers(compare, tmp_path):
+    words = [",".join(METHODS), "--seeds", 4]
+    folders = [tmp_path / "runs" / method / str(seed) for seed in range(4) for method in METHODS]
+    child = compare(*words)
+    wait_for(lambda: any(map(underway, folders)), child)
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130 and "go on with: rrr compare" in err.splitlines()[-1], err
+    assert "Traceback" not in err and any(map(underway, folders))
+
+    child = compare(*words)
+    first = wait_for(lambda: kill_one(folders), child)
+    second = wait_for(lambda: kill_one([f for f in folders if f != first]), child)
+    out, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0 and "Traceback" not in err, err
+    assert err.count("its worker died (WorkerCrashedError); the run goes on") == 2
+    assert "er+rrr against er: accuracy" in out and "12 runs in" in out
+    for folder in folders:
+        method, seed = folder.parts[-2:]
+        own = alone(tmp_path / "alone" / method / seed, method, int(seed))
+        killed = " (killed)" if folder in (first, second) else ""
+        assert_same(content(folder), own, f"{method} {seed}{killed}")
+    assert not list((tmp_path / "runs").glob(".shared-*"))
+
+
+# --- a machine that does not see the run folders --------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The address of a cluster for which the folder of the runs is another, empty one."""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no command unshare")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_MODE", "token")
+    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_TOKEN", secrets.token_hex(32))
+    for _ in range(TRIES):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        head = start_head(tmp_path, port)
+        if head is not None:
+            break
+    else:
+        raise AssertionError((tmp_path / "head.log").read_text("utf-8"))
+    yield f"127.0.0.1:{port}"
+    head.terminate()
+    head.wait(60)
+
+
+def start_head(folder, port):
+    """The first machine of a cluster, once it is up; None if Ray has given up."""
+    ray = f"{sys.executable} -m ray.scripts.scripts start --head --block --num-cpus=1"
+    script = (
+        f"mount -t tmpfs -o size=1m tmpfs '{folder}/runs' || exit {NO_MOUNT}\n"
+        f"exec {ray} --port={port} --include-dashboard=false --disable-usage-stats"
+    )
+    log = folder / "head.log"
+    with log.open("wb") as sink:
+        command = ["unshare", "--mount", "sh", "-c", script]
+        how = {"env": ENVIRONMENT, "start_new_session": True, "stdout": sink, "stderr": sink}
+        head = subprocess.Popen(command, **how)
+    while "Ray runtime started" not in log.read_text("utf-8"):
+        code = head.poll()
+        if code == NO_MOUNT:
+            pytest.skip("this user cannot mount a tmpfs for some processes alone")
+        if code is not None:
+            return None
+        time.sleep(0.1)
+    return head
+
+
+def test_a_worker_without_the_shared_folder_hands_its_run_over(elsewhere, compare, tmp_path):
+    child = compare("er,er+rrr", "--seeds", 1, "--address", elsewhere)
+    folders = [tmp_path / "runs" / method / "0" for method in ("er", "er+rrr")]
+    wait_for(lambda: any(map(underway, folders)), child)
+    for worker in holders(lambda path: path.match("rrr-*/run")):
+        os.kill(worker, signal.SIGKILL)
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0 and "Traceback" not in err, err
+    assert err.count("its worker died (WorkerCrashedError); the run goes on") == 1
+    for folder in folders:
+        method = folder.parent.name
+        own = alone(tmp_path / "alone" / method, method, 0)
+        assert_same(content(folder), own, method)
+    assert len(list((tmp_path / "runs" / "prefix").glob("*.pt"))) == 1
