@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 
 import numpy as np
@@ -104,6 +106,23 @@ def test_a_damaged_file_is_named_and_left_out(ran, tmp_path):
     found = read_maps(read_run(cut, "er/0"))
     assert found.problems == ["er/0/maps/task-3.npz is damaged and left out"]
     assert all(max(looks) == 2 for looks in found.looks.values())
+
+
+def test_a_byte_that_is_another_never_stops_a_report(ran, tmp_path):
+    base, _, _ = ran
+    shutil.copytree(base / "er", tmp_path / "er")
+    run, path = read_run(tmp_path / "er", "er"), tmp_path / "er" / "maps" / "task-3.npz"
+    data, draw = path.read_bytes(), random.Random("flip")
+    seen = 0
+    for place in draw.sample(range(len(data)), 400):
+        path.write_bytes(
+            data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+        )
+        seen += read_maps(run).problems == ["er/maps/task-3.npz is damaged and left out"]
+    assert seen > 300  # dates and such are in it, too
+    path.unlink()
+    os.mkfifo(path)  # would be waited for
+    assert read_maps(run).problems == ["er/maps/task-3.npz is damaged and left out"]
 
 
 def test_pickles_are_not_loaded(ran, tmp_path):

@@ -45,14 +45,15 @@ def rrr(*words, cwd, **how):
 
 
 def wait_for(look, child):
-    """Until a file is there."""
-    begun = time.monotonic()
-    while time.monotonic() < begun + PATIENCE:
+    """Until a file is there; a child that does not make it is not left behind."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         if look():
             return
         assert child.poll() is None, child.communicate()
         time.sleep(0.02)
-    raise AssertionError("it has not come")
+    child.terminate()
+    raise AssertionError(f"it has not come: {child.communicate(timeout=PATIENCE)}")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +17,13 @@ from numpy.typing import NDArray
 
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.reports.read import Group, Line, RunData
+from rightreasons.runfiles import contents
 
 Place = tuple[int, int]  # task of the image, and which of the task's watched images
+DAMAGE: tuple[type[Exception], ...] = (
+    *(ValueError, LookupError, TypeError, EOFError, OSError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)  # what NumPy raises on an archive of arrays with a byte that is another
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,9 @@ def read_maps(run: RunData) -> Evolution:
         if path is None:
             continue
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(contents(path)), allow_pickle=False) as arrays:
                 _add(found, dict(arrays), k, names)
-        except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile):
+        except DAMAGE:
             found.problems.append(f"{run.name}/maps/{path.name} is damaged and left out")
     return found
 
