@@ -6,10 +6,7 @@ All runs end with the bits that they have on this machine alone.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +15,7 @@ from pathlib import Path
 import pytest
 from refusals import TINY
 from test_kill import assert_same, content
-from test_stop import ENVIRONMENT, PATIENCE, start
+from test_stop import ENVIRONMENT, PATIENCE
 
 from rightreasons.checkpoints import found_in
 from rightreasons.config import resolve
@@ -30,8 +27,6 @@ if not Path("/proc/self/fd").exists():
 
 METHODS = ["finetune", "er", "er+rrr"]
 WORDS = [*TINY, "train.epochs=6"]  # 12 steps a task
-NO_MOUNT = 9
-TRIES = 5  # Ray gives its processes 30 s to start, which a busy machine may not have
 
 
 @pytest.fixture
@@ -39,10 +34,19 @@ def compare(tmp_path):
     """Starts the command; whatever happens, none is left running."""
     children = []
 
-    def begin(*more):
+    def begin(*more, python=("-m", "rightreasons")):
         words = ["compare", "glyphs-small", *more, *WORDS, "--checkpoint", 1, "--out", "runs"]
-        children.append(start(*words, "--on", "ray", cwd=tmp_path, start_new_session=True))
-        return children[-1]
+        child = subprocess.Popen(
+            [sys.executable, *python, *map(str, words), "--on", "ray"],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        children.append(child)
+        return child
 
     yield begin
     for child in children:
@@ -121,57 +125,33 @@ def test_runs_on_a_cluster_survive_ctrl_c_and_dead_workers(compare, tmp_path):
     assert not list((tmp_path / "runs").glob(".shared-*"))
 
 
-# --- a machine that does not see the run folders --------------------------------------------------
+# a worker that does not find the mark of the run folders does not have them, as far as it knows
+ELSEWHERE = """
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from rightreasons import cli
+from rightreasons.sweep import cluster
+
+real = cluster._home
+
+@contextmanager
+def home(jobs):
+    with real(jobs) as found:
+        yield replace(found, mark=Path("/nowhere"))
+
+cluster._home = home
+sys.argv = ["rrr", *sys.argv[1:]]
+cli.main()
+"""
 
 
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """The address of a cluster for which the folder of the runs is another, empty one."""
-    if shutil.which("unshare") is None:
-        pytest.skip("there is no command unshare")
-    (tmp_path / "runs").mkdir()
-    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_MODE", "token")
-    monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_TOKEN", secrets.token_hex(32))
-    for _ in range(TRIES):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        head = start_head(tmp_path, port)
-        if head is not None:
-            break
-    else:
-        raise AssertionError((tmp_path / "head.log").read_text("utf-8"))
-    yield f"127.0.0.1:{port}"
-    head.terminate()
-    head.wait(60)
-
-
-def start_head(folder, port):
-    """The first machine of a cluster, once it is up; None if Ray has given up."""
-    ray = f"{sys.executable} -m ray.scripts.scripts start --head --block --num-cpus=1"
-    script = (
-        f"mount -t tmpfs -o size=1m tmpfs '{folder}/runs' || exit {NO_MOUNT}\n"
-        f"exec {ray} --port={port} --include-dashboard=false --disable-usage-stats"
-    )
-    log = folder / "head.log"
-    with log.open("wb") as sink:
-        command = ["unshare", "--mount", "sh", "-c", script]
-        how = {"env": ENVIRONMENT, "start_new_session": True, "stdout": sink, "stderr": sink}
-        head = subprocess.Popen(command, **how)
-    while "Ray runtime started" not in log.read_text("utf-8"):
-        code = head.poll()
-        if code == NO_MOUNT:
-            pytest.skip("this user cannot mount a tmpfs for some processes alone")
-        if code is not None:
-            return None
-        time.sleep(0.1)
-    return head
-
-
-def test_a_worker_without_the_shared_folder_hands_its_run_over(elsewhere, compare, tmp_path):
-    child = compare("er,er+rrr", "--seeds", 1, "--address", elsewhere)
+def test_a_worker_without_the_shared_folder_hands_its_run_over(compare, tmp_path):
+    child = compare("er,er+rrr", "--seeds", 1, python=["-c", ELSEWHERE])
     folders = [tmp_path / "runs" / method / "0" for method in ("er", "er+rrr")]
     wait_for(lambda: any(map(underway, folders)), child)
+    assert not any(holders(lambda path, folder=folder: path == folder) for folder in folders)
     for worker in holders(lambda path: path.match("rrr-*/run")):
         os.kill(worker, signal.SIGKILL)
     _, err = child.communicate(timeout=PATIENCE)
