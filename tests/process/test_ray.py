@@ -34,8 +34,8 @@ def compare(tmp_path):
     """Starts the command; whatever happens, none is left running."""
     children = []
 
-    def begin(*more, python=("-m", "rightreasons")):
-        words = ["compare", "glyphs-small", *more, *WORDS, "--checkpoint", 1, "--out", "runs"]
+    def begin(*more, words=WORDS, python=("-m", "rightreasons")):
+        words = ["compare", "glyphs-small", *more, *words, "--checkpoint", 1, "--out", "runs"]
         child = subprocess.Popen(
             [sys.executable, *python, *map(str, words), "--on", "ray"],
             cwd=tmp_path,
@@ -94,9 +94,9 @@ def kill_one(folders) -> Path | None:
     return None
 
 
-def alone(folder: Path, method: str, seed: int) -> dict[str, object]:
+def alone(folder: Path, method: str, seed: int, words=WORDS) -> dict[str, object]:
     """What a run leaves when it is made here, by itself."""
-    execute(resolve("glyphs-small", method, [*WORDS, "train.threads=1"], seed), folder)
+    execute(resolve("glyphs-small", method, [*words, "train.threads=1"], seed), folder)
     return content(folder)
 
 
@@ -148,7 +148,8 @@ cli.main()
 
 
 def test_a_worker_without_the_shared_folder_hands_its_run_over(compare, tmp_path):
-    child = compare("er,er+rrr", "--seeds", 1, python=["-c", ELSEWHERE])
+    words = [*TINY, "train.epochs=100"]  # files are handed over in turns: steps for many of them
+    child = compare("er,er+rrr", "--seeds", 1, words=words, python=["-c", ELSEWHERE])
     folders = [tmp_path / "runs" / method / "0" for method in ("er", "er+rrr")]
     wait_for(lambda: any(map(underway, folders)), child)
     assert not any(holders(lambda path, folder=folder: path == folder) for folder in folders)
@@ -159,6 +160,6 @@ def test_a_worker_without_the_shared_folder_hands_its_run_over(compare, tmp_path
     assert err.count("its worker died (WorkerCrashedError); the run goes on") == 1
     for folder in folders:
         method = folder.parent.name
-        own = alone(tmp_path / "alone" / method, method, 0)
+        own = alone(tmp_path / "alone" / method, method, 0, words)
         assert_same(content(folder), own, method)
     assert len(list((tmp_path / "runs" / "prefix").glob("*.pt"))) == 1
