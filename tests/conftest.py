@@ -10,7 +10,7 @@ import torch
 
 import rightreasons as rr
 from rightreasons.nets import small
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 
 torch.set_num_threads(1)
 

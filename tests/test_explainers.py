@@ -13,7 +13,7 @@ import rightreasons as rr
 from likes import like
 from rightreasons import slopes
 from rightreasons.explainers import EXPLAINERS, attribution, gradcam, magnitude
-from rightreasons.nets.net import INPUT
+from rightreasons.nets.base import INPUT
 from rightreasons.types import Out
 
 

@@ -11,7 +11,7 @@ import torch
 
 import rightreasons as rr
 from rightreasons.memory import Memory, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.pointing import Drift
 from rightreasons.state import get_state, pack, restore, set_state, unpack
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import rightreasons as rr
-from rightreasons.nets.net import Pointwise
+from rightreasons.nets.base import Pointwise
 from rightreasons.nets.zoo import torchvision_model
 from rightreasons.terms.base import DTYPES
 

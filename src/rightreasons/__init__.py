@@ -32,7 +32,7 @@ _HOME = {
     "LwFMC": "learners.lwf",
     "Memory": "memory",
     "Model": "model",
-    "Net": "nets.net",
+    "Net": "nets.base",
     "RRR": "terms",
     "Result": "result",
     "Stage": "types",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from rightreasons.model import extend as extend
     from rightreasons.model import load as load
     from rightreasons.nets import net as net
-    from rightreasons.nets.net import Net as Net
+    from rightreasons.nets.base import Net as Net
     from rightreasons.optimise import Train as Train
     from rightreasons.reports.notebook import table as table
     from rightreasons.reports.plots import plot_curves as plot_curves

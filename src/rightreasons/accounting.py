@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from rightreasons.explainers import taps_of
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.base import INPUT, Net
 from rightreasons.terms.base import DTYPES, encode
 
 

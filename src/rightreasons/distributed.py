@@ -27,7 +27,7 @@ from rightreasons.checkpoints import load_plain, mark, why
 from rightreasons.errors import UserError
 from rightreasons.launch import processes
 from rightreasons.memory import Column, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.runfiles import differences
 from rightreasons.state import pack, unpack
 from rightreasons.timing import EXCHANGE, span

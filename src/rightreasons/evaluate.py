@@ -14,7 +14,7 @@ from rightreasons.distributed import dealt
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.pointing import Drift, drift, outcomes, point
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Task

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.base import INPUT, Net
 from rightreasons.pointing import enlarge
 from rightreasons.randomness import generator
 from rightreasons.registry import OTHER_EXPLAINERS, find

@@ -18,7 +18,7 @@ from rightreasons.augment import middle
 from rightreasons.errors import UserError
 from rightreasons.learners.base import Learner
 from rightreasons.model import Model, load
-from rightreasons.nets.net import Net, Pointwise
+from rightreasons.nets.base import Net, Pointwise
 from rightreasons.runfiles import whole, write
 
 WEIGHTS, CARD, PROGRAM, ONNX = "model.safetensors", "card.json", "model.pt2", "model.onnx"

@@ -10,7 +10,7 @@ from torch import Tensor
 from rightreasons.augment import Augment, augment, middle
 from rightreasons.distributed import dealt
 from rightreasons.memory import Column, Memory, Ragged, choose, draw, held_count
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream

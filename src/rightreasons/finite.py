@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rightreasons.errors import UserError
 from rightreasons.explainers import Explainer
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 
 STEPS = (1e-6, 1e-7, 1e-8)  # of the weights' length, in float64; a ReLU that switches spoils one
 AGREE = 1e-3

@@ -11,7 +11,7 @@ from rightreasons.distributed import dealt
 from rightreasons.feed import CHUNK, Feed, move
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, interleave, join, take
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
 from rightreasons.terms import Term
 from rightreasons.types import Images, Task

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rightreasons.errors import Diverged
 from rightreasons.learners.base import Learner
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.state import pack
 from rightreasons.types import Batch, Out
 

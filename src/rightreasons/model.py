@@ -25,7 +25,7 @@ from rightreasons.explainers import closed_form, find_explainer, gradcam, option
 from rightreasons.learners.base import Learner
 from rightreasons.nets import check_name
 from rightreasons.nets import net as make_net
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.registry import LEARNERS, TERMS

@@ -15,7 +15,7 @@ from rightreasons.augment import Augment
 from rightreasons.config import check_types, make
 from rightreasons.distributed import average, place
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
 from rightreasons.timing import BACKWARD, OPTIMISER, span
 from rightreasons.types import Stage, Task, Where

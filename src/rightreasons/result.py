@@ -11,7 +11,7 @@ import numpy as np
 from rightreasons import metrics
 from rightreasons.learners.base import Learner
 from rightreasons.metrics import Matrix
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.pointing import Outcomes, right_after_and_at_the_end
 
 MODES = ("class", "task")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rightreasons.errors import UserError
 from rightreasons.explainers import find_explainer
 from rightreasons.metrics import Matrix
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
 
 

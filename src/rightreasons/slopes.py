@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from rightreasons.errors import UserError
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.base import INPUT, Net
 from rightreasons.types import Out
 
 PIXELS = 2**19  # of the points that `mean_slope` holds in one graph: 512 images of 32 px, 10 of 224

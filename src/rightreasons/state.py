@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.memory import Memory, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 
 
 def get_state(owner: Any) -> dict[str, Any]:

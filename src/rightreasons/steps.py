@@ -21,7 +21,7 @@ from rightreasons.keep import balance
 from rightreasons.learners.base import Learner
 from rightreasons.losses import TASK, At, Losses
 from rightreasons.memory import Column
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
 from rightreasons.randomness import key
 from rightreasons.streams import Stream

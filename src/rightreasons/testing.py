@@ -33,7 +33,7 @@ from rightreasons.feed import Feed, Look
 from rightreasons.finite import check_gradient
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Memory, Ragged
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.base import INPUT, Net
 from rightreasons.nets.small import SmallResNet, initialise
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter

@@ -32,8 +32,8 @@ from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.losses import check_weights
 from rightreasons.metrics import over_images
+from rightreasons.nets.base import Net
 from rightreasons.nets.compiled import compile_parts, eager
-from rightreasons.nets.net import Net
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator

@@ -18,7 +18,7 @@ from rightreasons.evaluate import TARGET
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.pointing import enlarge, peaks, point
 from rightreasons.types import Images, Task
 

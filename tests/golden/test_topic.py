@@ -14,7 +14,7 @@ import rightreasons as rr
 from rightreasons.feed import Look
 from rightreasons.learners import gas as g
 from rightreasons.nets import small
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
 from rightreasons.train import Loop
 from rightreasons.types import Stage

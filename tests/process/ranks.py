@@ -58,7 +58,7 @@ class Still(nn.BatchNorm2d):
 def net(frozen: bool = True, dtype: torch.dtype = torch.float64):
     """A residual net of two narrow stages."""
     from rightreasons.nets import small
-    from rightreasons.nets.net import Net
+    from rightreasons.nets.base import Net
 
     module = small.SmallResNet((4, 8), (2, 2), 1)
     for part in list(module.modules()) if frozen else ():

@@ -58,7 +58,7 @@ def tiny():
     """Four glyph classes in two tasks, and a net that sees them in no time."""
     import rightreasons as rr
     from rightreasons.nets import small
-    from rightreasons.nets.net import Net
+    from rightreasons.nets.base import Net
 
     stream = rr.stream("glyphs", tasks=2, classes=4, train=12, test=4, size=16)
     net = Net(

@@ -22,7 +22,7 @@ from rightreasons.learners.er import ER
 from rightreasons.learners.ewc import fisher
 from rightreasons.memory import Memory, herd
 from rightreasons.nets import net as make_net
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.registry import LEARNERS, find
 from rightreasons.streams import stream
 from rightreasons.terms import RRR, Evidence, Term

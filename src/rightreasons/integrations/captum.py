@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import attribution, magnitude
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.slopes import images_of
 from rightreasons.types import Out
 

@@ -15,7 +15,7 @@ from rightreasons.config import check_types
 from rightreasons.errors import UserError, unknown
 from rightreasons.feed import Look
 from rightreasons.memory import Memory, choose, herd
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.terms import Term
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 

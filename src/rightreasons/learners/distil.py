@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rightreasons.distributed import forward
 from rightreasons.errors import UserError
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.timing import TEACHER, span
 from rightreasons.types import Batch
 

@@ -17,7 +17,7 @@ from rightreasons.errors import UserError
 from rightreasons.feed import Look
 from rightreasons.learners.base import SCOPES, Learner, cross_entropy
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out, Stage, Task
 
 Weights = dict[str, Tensor]

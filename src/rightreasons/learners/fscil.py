@@ -16,7 +16,7 @@ from rightreasons.feed import Look
 from rightreasons.learners.base import Learner, check_params
 from rightreasons.learners.distil import check_temperature, distil, frozen, taught
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 

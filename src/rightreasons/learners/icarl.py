@@ -14,7 +14,7 @@ from rightreasons.feed import Look
 from rightreasons.learners.base import REPLAYS, Learner
 from rightreasons.learners.distil import binary_targets, frozen, taught
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 

@@ -20,7 +20,7 @@ from rightreasons.feed import Look
 from rightreasons.learners.base import REPLAYS, Learner, Objective
 from rightreasons.learners.distil import frozen
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.optimise import Train, Updater
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 

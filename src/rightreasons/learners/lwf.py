@@ -19,7 +19,7 @@ from rightreasons.learners.distil import (
     taught,
 )
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out, Stage, Task
 
 

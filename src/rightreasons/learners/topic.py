@@ -27,7 +27,7 @@ from rightreasons.learners.gas import (
     widest,
 )
 from rightreasons.memory import Memory
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 

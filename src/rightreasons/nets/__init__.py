@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rightreasons.checkpoints import why
 from rightreasons.errors import UserError, unknown
-from rightreasons.nets.net import Net, check_logits, is_pointwise, out_of_place
+from rightreasons.nets.base import Net, check_logits, is_pointwise, out_of_place
 from rightreasons.nets.small import SMALL, build_small, initialise
 from rightreasons.nets.zoo import (
     ZOO,

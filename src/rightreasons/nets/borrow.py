@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rightreasons.errors import UserError
 from rightreasons.nets import find_parts
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Out
 
 

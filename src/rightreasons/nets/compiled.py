@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rightreasons.errors import UserError
-from rightreasons.nets.net import INPUT, Net
+from rightreasons.nets.base import INPUT, Net
 
 
 def compile_parts(net: Net, taps: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 
 
 class Block(nn.Module):

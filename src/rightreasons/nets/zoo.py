@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rightreasons.checkpoints import UNREADABLE, load_plain, why
 from rightreasons.data.files import locate
 from rightreasons.errors import UserError
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
 

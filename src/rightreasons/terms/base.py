@@ -19,7 +19,7 @@ from rightreasons.augment import follow
 from rightreasons.config import check_choice, check_types
 from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out
 
 DTYPES = ("float16", "float32", "uint8")

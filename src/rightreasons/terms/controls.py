@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.terms.base import DTYPES, Term, decode, encode
 from rightreasons.terms.evidence import over_classes
 from rightreasons.types import Batch, Out

@@ -14,7 +14,7 @@ from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.explainers import NOT_POOLED, evidence
 from rightreasons.memory import Column, Ragged
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,

@@ -26,7 +26,7 @@ from rightreasons.explainers import (
 )
 from rightreasons.finite import check_gradient
 from rightreasons.memory import Column
-from rightreasons.nets.net import Net
+from rightreasons.nets.base import Net
 from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
