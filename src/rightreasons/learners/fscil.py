@@ -56,7 +56,7 @@ class ICaRLFSCIL(Learner):
 
 
 @dataclass
-class EEILFSCIL(Learner):
+class EEILFSCIL(ICaRLFSCIL):
     """As `ICaRLFSCIL`, with a little cross entropy on the remembered images too.
 
     ``L = CE over new images + weight * KD + old * CE over rows of memory``; no balanced stage.
@@ -66,32 +66,15 @@ class EEILFSCIL(Learner):
     """of the distillation"""
     old: float = 0.004
     """of the cross entropy of remembered images"""
-    temperature: float = 2.0
-    params: str = "last_block+head"
-    """what trains from the second task on, as in `Stage.params`"""
 
     name: ClassVar[str] = "eeil-fscil"
-    replays: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_temperature(self.name, self.temperature)
-        check_params(self.name, self.params)
-
-    def stages(self, task: Task) -> list[Stage]:
-        return anchored(task, self.params)
 
     def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
-        loss = new_images(out, batch)
+        loss = super().loss(net, out, batch, stage)
         if not hasattr(self, "teacher_"):
             return loss
         remembered = batch.row >= 0
-        again = F.cross_entropy(out.logits[remembered], batch.y[remembered])
-        taught_ = kept(self.teacher_, out, batch, self.temperature)
-        return loss + self.weight * taught_ + self.old * again
-
-    def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
-        self.teacher_ = frozen(net)
+        return loss + self.old * F.cross_entropy(out.logits[remembered], batch.y[remembered])
 
 
 def anchored(task: Task, params: str) -> list[Stage]:
