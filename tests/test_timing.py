@@ -10,8 +10,8 @@ from rightreasons.timing import CHECKPOINTS, REST, Clock, profiled, span
 
 def test_a_span_stops_the_clock_of_the_one_around_it():
     now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0])
-    with profiled(lambda: next(now)) as clock, span("outer"), span("inner"):  # from 0, from 1, 3 to 7
-        pass  # outer to 15, the rest to 31
+    with profiled(lambda: next(now)) as clock, span("outer"), span("inner"):
+        pass  # from 0, from 1, 3 to 7; outer to 15, the rest to 31
     assert clock.seconds == {REST: 1.0 + 16.0, "outer": 2.0 + 8.0, "inner": 4.0}
 
 
