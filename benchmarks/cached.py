@@ -30,7 +30,7 @@ from PIL import Image
 import rightreasons as rr
 from rightreasons.bench.pairs import compare
 from rightreasons.data import cache
-from rightreasons.train import Loop
+from rightreasons.loop import Loop
 
 NET, SIZE, BATCH = "resnet8", 64, 32
 CLASSES = 4

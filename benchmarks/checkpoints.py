@@ -21,9 +21,10 @@ from statistics import median
 import torch
 
 import rightreasons as rr
+from rightreasons.loop import Loop
 from rightreasons.progress import Reporter
 from rightreasons.runs import EVERY, Run
-from rightreasons.train import Loop, describe
+from rightreasons.train import describe
 
 STEPS = 5  # a round
 BATCH = 4  # new images a step, and as many replayed

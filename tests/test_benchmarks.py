@@ -16,7 +16,7 @@ from rightreasons.data import cache
 from rightreasons.data.files import SHIPPED
 from rightreasons.errors import UserError
 from rightreasons.keep import keep
-from rightreasons.train import Loop
+from rightreasons.loop import Loop
 from rightreasons.types import Images, Splits
 
 PAPER = ["cifar100-10", "cifar100-20", "imagenet100-10", "cub200-11"]

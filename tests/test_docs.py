@@ -15,8 +15,8 @@ import pytest
 from rightreasons.cli import app
 from rightreasons.config import benchmarks, build, override, resolve
 from rightreasons.errors import UserError
+from rightreasons.loop import Loop
 from rightreasons.registry import split_method
-from rightreasons.train import Loop
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

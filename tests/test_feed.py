@@ -12,10 +12,10 @@ import torch
 import rightreasons as rr
 from rightreasons.feed import Feed, Look
 from rightreasons.keep import balance
+from rightreasons.loop import Loop
 from rightreasons.memory import choose
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
-from rightreasons.train import Loop
 from rightreasons.types import Pool, Stage
 
 CPU = torch.device("cpu")

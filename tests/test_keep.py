@@ -9,9 +9,9 @@ from torch.nn import functional as F
 import rightreasons as rr
 from rightreasons.feed import Look
 from rightreasons.keep import keep
+from rightreasons.loop import Loop
 from rightreasons.memory import Ragged, herd
 from rightreasons.progress import Reporter
-from rightreasons.train import Loop
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_what_does_not_change_is_written_once_a_task(tiny_stream, tiny_net, tiny
 
 def stop_at(learner, net, stream, train, folder, task, step, checkpoint=200):
     """A run that a signal reaches before a step."""
-    from rightreasons.train import Loop
+    from rightreasons.loop import Loop
 
     take = Loop.take_steps
 

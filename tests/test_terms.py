@@ -397,7 +397,7 @@ def test_the_noise_of_a_row_stays_with_it_when_the_memory_shrinks(
 ):
     """Rows move up as quotas shrink: by its place in memory a row would get another's noise."""
     from rightreasons.keep import keep
-    from rightreasons.train import Loop
+    from rightreasons.loop import Loop
 
     term = rr.RRR(explain="smoothgrad", dtype="float32", rows=12)
     loop = Loop(rr.ER(memory=rr.Memory(12)) + term, tiny_net, tiny_stream, tiny_train, seed=0)

@@ -32,6 +32,7 @@ from rightreasons.explainers import Explainer
 from rightreasons.feed import Feed, Look
 from rightreasons.finite import check_gradient
 from rightreasons.learners.base import Learner
+from rightreasons.loop import Loop
 from rightreasons.memory import Memory, Ragged
 from rightreasons.nets.base import INPUT, Net
 from rightreasons.nets.small import SmallResNet, initialise
@@ -42,7 +43,7 @@ from rightreasons.state import get_state
 from rightreasons.steps import Steps
 from rightreasons.streams import Stream, stream
 from rightreasons.terms import RRR, Evidence, Term
-from rightreasons.train import Loop, fit
+from rightreasons.train import fit
 from rightreasons.types import Stage
 
 TRAIN = Train(epochs=2, batch=8, optimiser="adamw", augment=Augment(2, False), threads=1)

@@ -279,7 +279,7 @@ def test_a_shared_frozen_term_of_weight_zero_equals_its_partner(
 def test_the_loop_stores_what_the_loop_compares(with_, tiny_stream, tiny_net, tiny_train):
     """Through the loop's own rows and views the loss is zero right after storing."""
     from rightreasons.keep import keep
-    from rightreasons.train import Loop
+    from rightreasons.loop import Loop
 
     joined = learner("er", term(with_, dtype="float32"))
     loop = Loop(joined, tiny_net, tiny_stream, tiny_train, seed=0)

@@ -21,8 +21,8 @@ from literal import (
 )
 
 import rightreasons as rr
+from rightreasons.loop import Loop
 from rightreasons.progress import Reporter
-from rightreasons.train import Loop
 from rightreasons.types import Out, Stage
 
 BIAS = Stage("bias")

@@ -10,9 +10,9 @@ import torch
 
 import rightreasons as rr
 from rightreasons.feed import Feed, Look
+from rightreasons.loop import Loop
 from rightreasons.progress import Reporter
 from rightreasons.registry import LEARNERS, find
-from rightreasons.train import Loop
 
 PATHS = (
     "module.fc.weight",

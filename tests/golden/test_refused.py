@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rightreasons as rr
-from rightreasons.train import Loop
+from rightreasons.loop import Loop
 
 NEEDING = [rr.ER, rr.ICaRL, rr.EEIL, rr.BiC]
 TEMPERATURES = [rr.LwF, rr.EEIL, rr.BiC]

@@ -13,10 +13,10 @@ from literal import cross_entropy, distance, mean
 import rightreasons as rr
 from rightreasons.feed import Look
 from rightreasons.learners import gas as g
+from rightreasons.loop import Loop
 from rightreasons.nets import small
 from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
-from rightreasons.train import Loop
 from rightreasons.types import Stage
 
 FEW = {"rate": (0.2, 0.05), "alpha": (2.0, 0.5), "age": 3, "passes": 3}

@@ -32,7 +32,7 @@ def note(step, losses):
 
 def test_a_run_writes_its_diary(tiny_stream, tiny_net, tiny_train, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "SILENCE", 0.0)
-    monkeypatch.setattr("rightreasons.train.LOOK", 2)
+    monkeypatch.setattr("rightreasons.loop.LOOK", 2)
     rr.fit(rr.ER(), tiny_net, tiny_stream, train=tiny_train, run=tmp_path / "r", progress=False)
     found = progress.notes(tmp_path / "r")
     assert [n["step"] for n in found] == sorted(n["step"] for n in found) and len(found) >= 3

@@ -13,11 +13,11 @@ from rightreasons.bench.rig import begun, epochs, pictures, steps
 from rightreasons.bench.table import Row
 from rightreasons.learners.base import Learner
 from rightreasons.learners.er import ER
+from rightreasons.loop import Loop
 from rightreasons.memory import Memory
 from rightreasons.nets import net as make_net
 from rightreasons.streams import Stream
 from rightreasons.terms import RRR, Evidence
-from rightreasons.train import Loop
 
 
 def by_hand(name: str, data: Stream, loop: Loop, batch: int) -> Call:

@@ -12,12 +12,12 @@ from rightreasons.bench.pairs import Call
 from rightreasons.feed import Look
 from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
+from rightreasons.loop import Loop
 from rightreasons.nets import net as make_net
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream, stream
-from rightreasons.train import Loop
 
 ENDLESS = 10**6  # epochs: a step is always there
 
