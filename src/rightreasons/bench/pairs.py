@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 Call = Callable[[], object]
+# who is told how many pairs are done, and of how many: a row may take minutes
+told: ContextVar[Callable[[int, int], object]] = ContextVar("told", default=lambda done, of: None)
 
 
 class Ratio(NamedTuple):
@@ -51,6 +54,7 @@ def alternate(a: Call, b: Call, pairs: int, warm: int = 3) -> list[tuple[float, 
         else:
             first, second = timed(a), timed(b)
         times.append((first, second))
+        told.get()(i + 1, pairs)
     return times
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rightreasons.bench.pairs import Ratio
+from rich.console import Console
+
+from rightreasons.bench.pairs import Ratio, told
+from rightreasons.progress import SILENCE
 
 APART = 1.10  # time over FLOPs, beyond which a row is marked
 
@@ -86,10 +91,33 @@ def _line(cells: list[str]) -> str:
 
 
 def show(sections: dict[str, Section], pairs: int) -> list[str]:
-    """Print lines as they come; all of them."""
-    said = []
-    for line in lines(sections, pairs):
-        print(line)
-        sys.stdout.flush()
-        said.append(line)
+    """Print lines as they come, with a word on stderr while one is awaited; all of them."""
+    said: list[str] = []
+    with _waiting(said):
+        for line in lines(sections, pairs):
+            print(line, flush=True)
+            said.append(line)
     return said
+
+
+@contextmanager
+def _waiting(said: list[str]) -> Iterator[None]:
+    """Say how far the row after those that are ``said`` is."""
+    console = Console(file=sys.stderr)
+    spoken = time.monotonic()
+
+    def tell(done: int, of: int) -> None:
+        nonlocal spoken
+        text = f"line {len(said) + 1}: {done} of {of} pairs"
+        if console.is_terminal:
+            status.update(text)
+        elif time.monotonic() - spoken > SILENCE:
+            spoken = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    with console.status("measuring") as status:
+        before = told.set(tell)
+        try:
+            yield
+        finally:
+            told.reset(before)
