@@ -20,7 +20,7 @@ from rightreasons.registry import split_method
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-OWN = ("slow", "hirescam")  # of examples/own-parts, which another test installs
+OWN = ("slow", "hirescam", "smooth")  # of examples/own-parts, and of the page on learners
 RUN = {  # pages whose Python runs as it stands, block by block
     "start.md": (0,),
     "your-learner.md": (0,),

@@ -81,6 +81,47 @@ class Detached(Plain):
         return plain + out.logits.square().mean().detach() * out.logits.mean()
 
 
+class Cut(Plain):
+    def loss(self, net, out, batch, stage):
+        return F.cross_entropy(out.logits, batch.y).detach()
+
+
+class Each(Plain):
+    def loss(self, net, out, batch, stage):
+        return F.cross_entropy(out.logits, batch.y, reduction="none")
+
+
+class Bare(Plain):
+    def loss(self, net, out, batch, stage):
+        return F.cross_entropy(out.logits, batch.y).item()
+
+
+class Drifting(Plain):
+    """Writes into its configuration."""
+
+    def loss(self, net, out, batch, stage):
+        self.factor *= 0.5
+        return self.factor * F.cross_entropy(out.logits, batch.y)
+
+
+class Undecorated(Plain):
+    share: float = 0.5
+
+
+class Mixing(Plain):
+    replays: ClassVar[bool] = False
+
+
+class Mistyped(Plain):
+    def stages(self, task):
+        return [Stage(pool=Pool(mix="pared"))]
+
+
+class Single(Plain):
+    def stages(self, task):
+        return Stage()
+
+
 class Shut(Plain):
     """Its own step never asks for the terms."""
 
@@ -113,16 +154,33 @@ class Recipe(Plain):
         (Lost(), "stopped and gone on with ends with other bits"),
         (Drawing(), "trained twice with one seed gives different bits"),
         (Detached(), "finite differences give"),
+        (Cut(), "the loss of plain does not depend on the weights"),
+        (Each(), r"the loss of plain has shape \(8,\), expected one number"),
+        (Bare(), "the loss of plain is a float, expected a tensor"),
+        (Drifting(), "has changed its field factor from 1.0 to"),
+        (Undecorated(), "Undecorated declares share, which is no field; put @dataclass above it"),
+        (Mixing(), "has replays = False; write replays"),
+        (Mistyped(), "unknown mix of a pool 'pared'; did you mean 'paired'"),
+        (Single(), "expected a list of rr.Stage"),
         (Shut(), "the term has no effect"),
         (Changed(), "does not come back from its config"),
         (Recipe(), "is a recipe, and training has written into it"),
         ("er", "'er' is no rr.Learner"),
+        (Plain, r"Plain is a class; pass a learner, Plain\(\)"),
     ],
     ids=lambda x: type(x).__name__ if isinstance(x, rr.Learner) else None,
 )
 def test_a_learner_that_breaks_the_contract_is_told(learner: Any, said):
-    with pytest.raises((AssertionError, rr.UserError, TypeError), match=said):
+    with pytest.raises(AssertionError, match=said):
         rr.testing.check_learner(learner)
+
+
+def test_a_learner_without_a_name_is_refused():
+    class Nameless(rr.Learner):
+        """No word for the command line."""
+
+    with pytest.raises(rr.UserError, match="Nameless has no name; write name"):
+        Nameless()
 
 
 # --- explainers ----------------------------------------------------------------------------------

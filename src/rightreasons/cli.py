@@ -174,7 +174,7 @@ def compare(
     Parameters
     ----------
     benchmark
-        A benchmark's name.
+        A benchmark's name, or a folder with one folder a class.
     methods
         Methods with commas between them.
     overrides
@@ -568,6 +568,9 @@ def main() -> None:
     except UserError as error:
         _end(2, str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
+        if isinstance(error, BrokenPipeError) and not _again():  # as in rrr list | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)  # as if SIGPIPE had ended it
         why = f"{error.filename or 'a file'}: {error.strerror or error}"
         again = _again() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ""
         _end(1, f"{why}; nothing that was saved is lost{again}")

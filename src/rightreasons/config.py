@@ -94,7 +94,7 @@ def resolve(
         overrides = [f"data.path={yaml.safe_dump(benchmark).splitlines()[0]}", *overrides]
         benchmark = "folder"
     if benchmark not in known:
-        raise unknown("benchmark", benchmark, known)
+        raise _no_benchmark(benchmark, list(known))
     learner, terms = split_method(method)
     own = methods().get(learner, {})
     layers = [known[benchmark], own.get("any", {}), own.get(benchmark, {})]
@@ -104,6 +104,25 @@ def resolve(
     for word in sorted(overrides, key=lambda word: word.partition("=")[0] not in RESETS):
         override(config, word)
     return complete(config)
+
+
+def _no_benchmark(name: str, known: list[str]) -> UserError:
+    """For a word that is no benchmark and no folder: mistyped, out of place, or a wrong path."""
+    if Path(name).is_file():
+        return UserError(
+            f"{name} is a file, expected a benchmark or a folder with one folder a class"
+        )
+    if name.split("+")[0] in LEARNERS:
+        return UserError(
+            f"{name!r} is a method, and the benchmark comes first; type it before {name}"
+        )
+    error = unknown("benchmark", name, known)
+    if "did you mean" in str(error):
+        return error
+    return UserError(
+        f"{name!r} is no folder and no benchmark; check the path, or choose one of: "
+        f"{', '.join(known)}."
+    )
 
 
 def override(config: dict[str, Any], word: str) -> None:

@@ -176,7 +176,11 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
     """
     folder = Path(run)
     if not (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds no run; pass the folder of a run, with its config.yaml")
+        below = sorted(file.parent for file in folder.glob("*/config.yaml"))
+        such = f", such as {below[0]}" if below else ""
+        raise UserError(
+            f"{folder} holds no run; pass the folder of a run, with its config.yaml{such}"
+        )
     if not (folder / "result.json").exists():
         raise UserError(f"the run in {folder} is not finished; go on with it first")
     config = read_config(folder)
@@ -232,7 +236,8 @@ def _net_of(config: dict[str, Any]) -> Net:
         check_name(described.name)
     except UserError:
         raise UserError(
-            f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module)"
+            f"the run's net {described.name!r} is a module of your own; pass net=rr.net(module) "
+            f"from Python, or for commands register it as {described.name!r} of rightreasons.nets"
         ) from None
     return make_net(described.name, target=described.target, flatten=described.flatten)
 

@@ -26,6 +26,11 @@ class Result:
     net: Net | None = field(default=None, repr=False)
     learner: Learner | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """One line; ``records`` and `summary` have the rest."""
+        accuracies = ", ".join(f"{value:.3f}" for value in self.seen)
+        return f"Result(accuracy on all classes seen, task by task: {accuracies})"
+
     @property
     def matrices(self) -> dict[str, Matrix]:
         """(T,T) each: ``class`` over all classes seen, ``task`` within the image's own task,

@@ -93,7 +93,7 @@ class Run:
             if different:
                 raise UserError(
                     f"{self.folder} holds a run of another config ({'; '.join(different[:4])}); "
-                    "pass another --out or remove the folder"
+                    "pass another --out (from Python: run=) or remove the folder"
                 )
             return True
         if self.folder.exists() and any(f.suffix != PARTIAL for f in self.folder.iterdir()):

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -112,6 +113,8 @@ def show(name: str) -> None:
         _fields(learner, find("", LEARNERS, learner), skip=("memory", "terms"))
         for term in terms:
             _fields(term, find("", TERMS, term))
+    elif Path(name).is_dir():  # class folders are a benchmark too
+        show("folder")
     else:
         names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]
         known = [*presets, *LEARNERS, *TERMS, *names]

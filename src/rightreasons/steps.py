@@ -151,10 +151,27 @@ class Steps:
             seen = self._see(mine.x, shared, frozen)
         out = whole(seen, len(batch.y))
         with span(LOSS):
-            loss = self.learner.loss(self.net, out, batch, stage)
+            loss = self._number(self.learner.loss(self.net, out, batch, stage))
         self.losses.note(TASK, loss, self.at, out, batch)
         for term, value in self._noted(self._terms(terms, seen, mine, batch, where, task)):
             loss = loss + term.weight * value
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise UserError(
+                f"the loss of {self.learner.name} does not depend on the weights; make it of "
+                "out.logits or another part of out, without detach() or no_grad"
+            )
+        return loss
+
+    def _number(self, loss: Any) -> Tensor:
+        """What a learner's ``loss`` returned, if it can be minimised."""
+        name, seen = self.learner.name, type(loss).__name__
+        if not isinstance(loss, Tensor):
+            raise UserError(f"the loss of {name} is a {seen}, expected a tensor of one number")
+        if loss.ndim:
+            raise UserError(
+                f"the loss of {name} has shape {tuple(loss.shape)}, expected one number, such as "
+                "the mean over the batch"
+            )
         return loss
 
     def _terms(

@@ -13,10 +13,11 @@ train on sixteen-pixel glyphs with a net of two narrow stages, a second or so fo
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,31 @@ def check_learner(learner: Learner) -> None:
     It trains and stays a recipe; equal seeds give equal bits; its fields come back from a config;
     all that it sets ends in ``_`` and can be checkpointed; a run that was stopped, twice and inside
     a task, ends with the same bits; a term of weight 0 changes nothing, and of another weight it
-    does; the gradient of its loss equals finite differences in float64.
+    does; the gradient of its loss equals finite differences in float64. It takes ten seconds or
+    so and returns nothing.
     """
+    if isinstance(learner, type):
+        raise AssertionError(f"{learner.__name__} is a class; pass a learner, {learner.__name__}()")
     _demand(isinstance(learner, Learner), f"{learner!r} is no rr.Learner")
-    _demand(is_dataclass(learner), f"{type(learner).__name__} is no dataclass; decorate it")
-    _demand(bool(getattr(learner, "name", "")), f"{type(learner).__name__} has no name = ...")
+    try:
+        _check_learner(learner)
+    except UserError as error:  # what a run would refuse
+        raise AssertionError(str(error)) from error
+
+
+def _check_learner(learner: Learner) -> None:
+    _declares_fields(learner)
     learner = copy.deepcopy(learner)
     learner.memory = replace(learner.memory, size=ROWS, per_class=None)
+    _says_its_stages(learner)
     base = _trains(learner)
     _comes_back(learner)
     _obeys_the_state_rule(_parts(base)[1])
-    _same(base, _fit(learner), f"{learner.name} trained twice with one seed gives different bits")
+    _keeps_its_fields(learner, _parts(base)[1])
+    twice = f"{learner.name} trained twice with one seed gives different bits"
+    _same(
+        base, _fit(learner), f"{twice}; draw from look.generator(...), or in loss from torch's own"
+    )
     _goes_on(learner, base)
     if not any(stage.pool.past for stage in learner.stages(small_stream()[1])):
         for term in (RRR(rows=4, weight=5.0), Evidence(rows=4, weight=5.0)):
@@ -100,6 +115,31 @@ def _fit(learner: Learner, run: Path | None = None, checkpoint: int = 200) -> Re
         progress=False,
         checkpoint=checkpoint,
     )
+
+
+def _declares_fields(learner: Learner) -> None:
+    """What a class annotates is a field: without the decorator no config would know it."""
+    known = {f.name for f in fields(learner)}
+    for kind in type(learner).__mro__:
+        for name, hint in inspect.get_annotations(kind).items():
+            _demand(
+                name in known or name.endswith("_") or "ClassVar" in str(hint),
+                f"{kind.__name__} declares {name}, which is no field; put @dataclass above it",
+            )
+
+
+def _says_its_stages(learner: Learner) -> None:
+    for task in small_stream():
+        stages = learner.stages(task)
+        _demand(
+            isinstance(stages, list) and all(isinstance(stage, Stage) for stage in stages),
+            f"stages of {learner.name} returns {stages!r}, expected a list of rr.Stage",
+        )
+        _demand(
+            learner.replays or all(stage.pool.mix == "none" for stage in stages),
+            f"{learner.name} mixes remembered images into a stage and has replays = False; write "
+            "replays: ClassVar[bool] = True in the class",
+        )
 
 
 def _trains(learner: Learner) -> Result:
@@ -138,6 +178,16 @@ def _obeys_the_state_rule(learner: Learner) -> None:
         raise AssertionError(f"{learner.name}: {error}") from error
 
 
+def _keeps_its_fields(given: Learner, trained: Learner) -> None:
+    before, after = plain(given), plain(trained)
+    for name in sorted(before.keys() - {"memory", "terms"}):
+        _demand(
+            before[name] == after[name],
+            f"{given.name} has changed its field {name} from {before[name]} to {after[name]}; "
+            "fields are configuration, keep what changes under a name that ends in _",
+        )
+
+
 class _Halt(Exception):
     """Stops a run inside a task."""
 
@@ -163,7 +213,12 @@ def _goes_on(learner: Learner, base: Result) -> None:
             with mock.patch.object(Steps, "objective", _halting(part)), suppress(_Halt):
                 _fit(learner, folder, checkpoint=2)
         again = _fit(learner, folder, checkpoint=2)
-    _same(base, again, f"{learner.name} that was stopped and gone on with ends with other bits")
+    _same(
+        base,
+        again,
+        f"{learner.name} that was stopped and gone on with ends with other bits; what it goes by "
+        "must be kept under names of its own that end in _",
+    )
 
 
 def _carries(learner: Learner, term: Term, base: Result) -> None:

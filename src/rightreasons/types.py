@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rightreasons.errors import unknown
+
+MIXES = ("none", "paired", "concat")
 Where = tuple[int | str, ...]  # task, stage, epoch, step: the key of a draw
 
 
@@ -151,6 +154,10 @@ class Pool:
     """only what the learner holds out, of new images and of rows; without it, all but that"""
     plain: bool = False
     """rows of memory as they are; new images are augmented all the same (paired only)"""
+
+    def __post_init__(self) -> None:
+        if self.mix not in MIXES:
+            raise unknown("mix of a pool", self.mix, MIXES)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,11 @@ class Learner:
     """does the task loss see remembered images"""
 
     def __post_init__(self) -> None:
+        if not getattr(self, "name", ""):
+            kind = type(self).__name__
+            raise UserError(
+                f'{kind} has no name; write name: ClassVar[str] = "{kind.lower()}" in the class'
+            )
         if not isinstance(self.memory, Memory):
             raise UserError(f"memory is {self.memory!r}, expected rr.Memory(200)")
         check_types(self, self.name, skip=("memory", "terms"))

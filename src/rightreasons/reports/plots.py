@@ -46,7 +46,8 @@ def plot_evolution(
 ) -> Figure:
     """How the map of a test image moves as tasks are learned: a row a method, a column a task.
 
-    ``image`` is (task, which of its watched images), from 1; by default the first of task 2.
+    ``image`` is (task, which of its watched images), from 1; by default the first of task 2
+    (of task 1, if there are two).
     """
     found = gallery(one_group(runs), seed)
     if found is None:

@@ -279,6 +279,8 @@ def _labels(variants: list[RunData]) -> list[str]:
 def _title(found: Group, groups: list[Group]) -> str:
     """The benchmark, and beside others of the same name what is different."""
     name = found.benchmark
+    if name == "folder":
+        name = Path(str(found.config["data"].get("path", ""))).name or name
     if not name:
         first = found.runs[0]
         classes = [len(t) for t in first.config["stream"]["tasks"] if isinstance(t, list)]
