@@ -15,6 +15,7 @@ from rightreasons.bench.pairs import Ratio, alternate, compare, flops, ratio
 from rightreasons.bench.rig import begun, epochs, pictures, steps
 from rightreasons.bench.table import Row, Section, lines
 from rightreasons.errors import UserError
+from rightreasons.registry import LEARNERS
 
 
 def test_pairs_take_turns():
@@ -93,8 +94,10 @@ def test_a_rig_stands_where_a_run_would():
     loop = begun(rr.LwF(), "resnet8", data, 2, 4, learn=True)
     assert loop.net.classes == 6 and loop.net.training
     assert loop.learner.teacher_.classes == 4
-    kept = begun(rr.ER(memory=rr.Memory(12)), "resnet8", data, 2, 4, learn=False)
+    recipe = rr.ER(memory=rr.Memory(12))
+    kept = begun(recipe, "resnet8", data, 2, 4, learn=False)
     assert kept.memory.tensor("y").unique().tolist() == [0, 1, 2, 3]
+    assert len(recipe.memory) == 0  # it may stand in another rig
 
 
 def test_an_epoch_is_an_epoch():
@@ -127,21 +130,41 @@ def test_fisher_of_a_batch_is_the_literal_one():
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("section", ["herding", "start"])
-def test_sections_print_as_typed(section: str, tmp_path, capsys, monkeypatch):
+def test_sections_print_as_typed(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    bench([section], 3, tmp_path / "table.md")
+    monkeypatch.setattr("rightreasons.bench.process.cpu", lambda words: 0.25)
+    bench(["start"], 3, tmp_path / "table.md")
     said = capsys.readouterr().out
     assert said == (tmp_path / "table.md").read_text()
     assert len(said.splitlines()) >= 6
 
 
-def test_every_section_gives_a_row(monkeypatch):
-    """The first row of each; the numbers are nobody's."""
-    monkeypatch.setattr("rightreasons.bench.pairs.alternate", lambda *_, **__: [(1.0, 1.0)] * 3)
-    for rows in (loops.task_rows, parts.evaluation_rows, parts.map_rows):
-        (first,) = itertools.islice(rows(3), 1)
-        assert first.ratio.value == 1.0
+@pytest.fixture
+def once(monkeypatch):
+    """Both sides of a pair are called, once; the numbers are nobody's."""
+
+    def alternate(a, b, pairs, warm=3):
+        a(), b()
+        return [(1.0, 1.0)] * 3
+
+    monkeypatch.setattr("rightreasons.bench.pairs.alternate", alternate)
+
+
+@pytest.mark.parametrize("rows", [loops.task_rows, parts.evaluation_rows, parts.map_rows])
+def test_slow_sections_give_a_row(once, rows):
+    (first,) = itertools.islice(rows(3), 1)
+    assert first.ratio.value == 1.0
+
+
+def test_every_size_can_be_doubled(once):
+    rows = list(loops.growth_rows(3))
+    assert len(rows) == 6 and all("x 2" in row.what for row in rows)
+
+
+def test_every_learner_has_a_row(once):
+    said = [row.what for row in parts.learner_rows(3)]
+    named = [name for name in LEARNERS.own if name not in ("er", "joint")]
+    assert said == [f"resnet8: a step of {name} / of er" for name in named]
 
 
 def test_bad_words_are_refused():

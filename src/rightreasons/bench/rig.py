@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ def begun(learner: Learner, net: str, data: Stream, task: int, batch: int, learn
     remembered by the net as it is drawn, which is as good for the clock and far quicker.
     """
     train = Train(epochs=1, batch=batch, augment=Augment(4, True))
-    loop = Loop(learner, make_net(net), data, train, seed=0)
+    loop = Loop(copy.deepcopy(learner), make_net(net), data, train, seed=0)
     loop.check()
     loop.net.to(loop.device)
     silent = Reporter("", 1, show=False)
