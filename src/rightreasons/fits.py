@@ -74,8 +74,8 @@ def _check_batches(learner: Learner, train: Train, feed: Feed) -> None:
             if batch < group().size:
                 raise UserError(
                     f"{group().size} processes share batches of {batch} images in task "
-                    f"{task.index + 1}, expected an image each or more; start {batch} "
-                    "processes or fewer, or type a larger train.batch"
+                    f"{task.index + 1}, expected an image each or more; start at most "
+                    f"{batch}, or type a larger train.batch"
                 )
 
 
