@@ -450,7 +450,7 @@ def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
     """Measure how fast this is on this machine: ratios, as a Markdown table.
 
     One thread, CPU time, pairs in turns in one process, ratio of medians with its 95 % interval.
-    All of it takes more than an hour; a section some minutes.
+    All of it takes two hours; a section some minutes.
 
     Example: rrr bench hand tasks --pairs 50
 
@@ -462,7 +462,8 @@ def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
     pairs
         Alternated pairs of each ratio; fewer give a wider interval.
     out
-        Also write the table to this file.
+        Also write the table to this file, section by section; those that it has are not measured
+        again, so that a table can be gone on with.
     """
     from rightreasons.bench import bench as measure
 

@@ -16,6 +16,7 @@ from rightreasons.config import check_types, make
 from rightreasons.distributed import average, place
 from rightreasons.errors import UserError, unknown
 from rightreasons.nets.base import Net
+from rightreasons.radam import RAdam
 from rightreasons.randomness import generator
 from rightreasons.timing import BACKWARD, OPTIMISER, span
 from rightreasons.types import Stage, Task, Where
@@ -151,6 +152,7 @@ class Updater:
                     p.grad[: len(rows)] = 0
             if train.clip is not None:
                 nn.utils.clip_grad_norm_(self.parameters, train.clip)
+            lay_out(self.parameters)
             self.optimiser.step()
             with torch.no_grad():  # weight decay moves what has no gradient, too
                 for p, rows in self.held:
@@ -172,6 +174,7 @@ def add_noise(parameters: Sequence[Tensor], level: float, by: torch.Generator) -
 
 
 def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.optim.Optimizer:
+    """One pass over the weights where torch has a kernel for it, few calls everywhere."""
     decay = train.weight_decay
     if train.optimiser == "sgd":
         return torch.optim.SGD(
@@ -182,8 +185,19 @@ def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.o
             nesterov=train.nesterov,
             foreach=True,
         )
+    if all(p.device.type == "cpu" for p in parameters):
+        if train.optimiser == "radam":
+            return RAdam(parameters, lr, weight_decay=decay)
+        return torch.optim.AdamW(parameters, lr, weight_decay=decay, fused=True)
     kind = torch.optim.RAdam if train.optimiser == "radam" else torch.optim.AdamW
     return kind(parameters, lr, weight_decay=decay, foreach=True)
+
+
+def lay_out(parameters: Sequence[Tensor]) -> None:
+    """Let each gradient lie in memory as its parameter does: fused kernels do not look."""
+    for p in parameters:
+        if p.grad is not None and p.grad.stride() != p.stride():
+            p.grad = torch.empty_like(p).copy_(p.grad)
 
 
 def pick_device(name: str) -> torch.device:

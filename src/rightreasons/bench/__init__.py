@@ -34,6 +34,4 @@ def bench(only: list[str], pairs: int, out: Path | None) -> None:
     if pairs < 3:
         raise UserError(f"--pairs is {pairs}, expected at least 3 (200 for figures to quote)")
     torch.set_num_threads(1)
-    said = show({name: sections[name] for name in (only or sections)}, pairs)
-    if out is not None:
-        out.write_text("\n".join(said) + "\n", encoding="utf-8")
+    show(sections, only, pairs, out)

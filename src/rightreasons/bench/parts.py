@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rightreasons.bench.pairs import compare, flops
+from rightreasons.bench.pairs import Call, compare, flops
 from rightreasons.bench.rig import begun, pictures, steps
 from rightreasons.bench.table import Row, share
 from rightreasons.evaluate import evaluate
@@ -40,7 +40,9 @@ def map_rows(pairs: int) -> Iterator[Row]:
     data = pictures([90, 10], 100, train=20)
     loop = begun(ER(memory=Memory(2000)), "resnet8", data, 1, 16, learn=False)
     net, feed = loop.net.eval(), loop.feed
-    images, every = data[0].train.join(data[1].train), torch.arange(2000)
+    images = data[0].train.join(data[1].train)
+    plain = partial(forward, net, feed, images)
+    yield Row("a forward of 2,000 rows again (A/A)", compare(plain, plain, pairs, warm=1))
     cases: dict[str, tuple[Term, float | None]] = {
         "gradcam at last_block": (RRR(target="last_block"), 1.2),
         "evidence of 100 classes": (Evidence(), None),
@@ -49,10 +51,7 @@ def map_rows(pairs: int) -> Iterator[Row]:
     for what, (term, bar) in cases.items():
 
         def ours(term: Term = term) -> None:
-            look(net, feed, (term,), images, every)
-
-        def plain() -> None:
-            forward(net, feed, images)
+            look(net, feed, (term,), images, torch.arange(len(images)))
 
         more = share(flops(ours) / flops(plain))
         name = f"{what}: maps of 2,000 rows / a forward of them"
@@ -85,9 +84,10 @@ def herd_rows(pairs: int) -> Iterator[Row]:
     y = torch.arange(10).repeat_interleave(500)
     ours, literal = herd(z, y, 20), herd_literally(z, y, 20)
     assert sorted(ours.tolist()) == sorted(literal.tolist())
-    few = max(pairs // 20, 3)  # the literal loop takes seconds
-    ratio = compare(lambda: herd_literally(z, y, 20), lambda: herd(z, y, 20), few, warm=1)
-    yield Row(f"herding 500 to 20, 10 classes / a literal loop ({few} pairs)", ratio, 1 / 50)
+    quick, slow = partial(herd, z, y, 20), partial(herd_literally, z, y, 20)
+    yield Row("herding again (A/A)", compare(quick, quick, pairs))
+    ratio = compare(slow, quick, pairs, warm=1)
+    yield Row("herding 500 to 20, 10 classes / a literal loop", ratio, 1 / 50)
 
 
 def fisher_literally(net: Net, batch: Batch) -> dict[str, Tensor]:
@@ -102,17 +102,20 @@ def fisher_literally(net: Net, batch: Batch) -> dict[str, Tensor]:
 
 
 def fisher_rows(pairs: int) -> Iterator[Row]:
-    few = max(pairs // 4, 3)
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(32, 3, 32, 32, generator=draw), torch.arange(32) % 10
-    batch = Batch(x, y, torch.zeros_like(y), torch.full_like(y, -1))
-    for name, bar in (("resnet20", 0.7), ("resnet8", None), ("resnet18-cifar", None)):
+    for name, count, bar in (
+        ("resnet20", 32, 0.7), ("resnet8", 32, None), ("resnet18-cifar", 8, None)
+    ):  # fmt: skip
+        draw = torch.Generator().manual_seed(0)
+        x, y = torch.randn(count, 3, 32, 32, generator=draw), torch.arange(count) % 10
+        batch = Batch(x, y, torch.zeros_like(y), torch.full_like(y, -1))
         net = make_net(name)
         net.grow(10)
         net.eval()
-        ways = partial(fisher_literally, net, batch), partial(fisher, net, [batch])
-        ratio = compare(*ways, few, warm=1)
-        yield Row(f"{name}: Fisher of 32 images / one by one ({few} pairs)", ratio, bar)
+        one_by_one, ours = partial(fisher_literally, net, batch), partial(fisher, net, [batch])
+        if bar is not None:
+            yield Row(f"{name}: Fisher again (A/A)", compare(ours, ours, pairs, warm=1))
+        ratio = compare(one_by_one, ours, pairs, warm=1)
+        yield Row(f"{name}: Fisher of {count} images / one by one", ratio, bar)
 
 
 def evaluation_rows(pairs: int) -> Iterator[Row]:
@@ -120,6 +123,8 @@ def evaluation_rows(pairs: int) -> Iterator[Row]:
     loop = begun(ER(memory=Memory(80)), "resnet8", data, 4, 16, learn=False)
     net, feed = loop.net.eval(), loop.feed
     images = data[0].test.join(*(task.test for task in data[1:]))
+    plain = partial(forward, net, feed, images)
+    yield Row("a forward of all test images again (A/A)", compare(plain, plain, pairs, warm=1))
     bare = copy.copy(feed)
     unmasked = (replace(task, test=replace(task.test, masks=None)) for task in data)
     bare.stream = replace(data, tasks=tuple(unmasked))
@@ -129,7 +134,7 @@ def evaluation_rows(pairs: int) -> Iterator[Row]:
             for task in data:
                 evaluate(loop.learner, net, fed, task, probes)
             test = partial(evaluate, loop.learner, net, fed, data[4], probes)
-            ratio = compare(partial(forward, net, feed, images), test, pairs, warm=1)
+            ratio = compare(plain, test, pairs, warm=1)
         yield Row(f"{what}: testing all classes seen / a forward", ratio, bar)
 
 
@@ -139,7 +144,12 @@ def learner_rows(pairs: int) -> Iterator[Row]:
     A step of those that shuffle new and remembered images together has half the images of er's.
     """
     data = pictures([90, 10], 100, train=4, test=2)  # iTAML is tested by 20 images of a task
-    er = steps(begun(ER(memory=Memory(400)), "resnet8", data, 1, 16, learn=False), 1)
+
+    def of_er() -> Call:
+        return steps(begun(ER(memory=Memory(400)), "resnet8", data, 1, 16, learn=False), 1)
+
+    er = of_er()
+    yield Row("resnet8: a step of er again (A/A)", compare(er, of_er(), pairs))
     counted = flops(er)
     for name in LEARNERS.own:
         if name in ("er", "joint"):

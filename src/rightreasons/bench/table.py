@@ -5,13 +5,16 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
+from rightreasons import __version__
 from rightreasons.bench.pairs import Ratio, told
+from rightreasons.errors import UserError
 from rightreasons.progress import SILENCE
 
 APART = 1.10  # time over FLOPs, beyond which a row is marked
@@ -68,47 +71,87 @@ def share(value: float) -> float:
     return round(value, 4)
 
 
-def lines(sections: dict[str, Section], pairs: int) -> Iterator[str]:
-    """The whole table, line by line; sections are measured one after the other."""
+def head(pairs: int) -> list[str]:
+    """What was measured with, and the table's head."""
     import torch
 
-    yield (
-        f"Python {platform.python_version()}, torch {torch.__version__}, "
-        f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, 1 thread, "
-        f"{pairs} alternated pairs"
-    )
-    yield ""
-    yield _line(HEAD)
-    yield "|---|--:|--:|--:|--:|"
-    for section in sections.values():
-        yield _line([f"**{section.title}**", "", "", "", ""])
-        for row in section.rows(pairs):
-            yield _line(row.cells())
+    return [
+        f"rightreasons {__version__}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, {platform.machine()} "
+        f"{torch.backends.cpu.get_cpu_capability()}, 1 thread, {pairs} alternated pairs",
+        "",
+        _line(HEAD),
+        "|---|--:|--:|--:|--:|",
+    ]
+
+
+def lines(section: Section, pairs: int) -> Iterator[str]:
+    """A section, line by line as it is measured."""
+    yield _title(section)
+    for row in section.rows(pairs):
+        yield _line(row.cells())
+
+
+def _title(section: Section) -> str:
+    return _line([f"**{section.title}**", "", "", "", ""])
 
 
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |".replace("  ", " ")
 
 
-def show(sections: dict[str, Section], pairs: int) -> list[str]:
-    """Print lines as they come, with a word on stderr while one is awaited; all of them."""
-    said: list[str] = []
-    with _waiting(said):
-        for line in lines(sections, pairs):
-            print(line, flush=True)
-            said.append(line)
-    return said
+def show(sections: dict[str, Section], only: Sequence[str], pairs: int, out: Path | None) -> None:
+    """Print lines as they come, with a word on stderr while one is awaited.
+
+    ``out`` gets each section when it is complete, and those that it has are not measured again:
+    the whole table takes hours.
+    """
+    top = head(pairs)
+    found = _read(out, top, sections) if out is not None else {}
+    print("\n".join(top), flush=True)
+    for name in only or sections:
+        if name in found:
+            print("\n".join(found[name]), flush=True)
+            continue
+        said: list[str] = []
+        with _waiting(name, said):
+            for line in lines(sections[name], pairs):
+                print(line, flush=True)
+                said.append(line)
+        found[name] = said
+        if out is not None:
+            body = [line for each in sections if each in found for line in found[each]]
+            out.write_text("\n".join([*top, *body]) + "\n", encoding="utf-8")
+
+
+def _read(path: Path, top: list[str], sections: dict[str, Section]) -> dict[str, list[str]]:
+    """The sections that a file has, if it was made with the same versions and pairs."""
+    if not path.exists():
+        return {}
+    said = path.read_text("utf-8", errors="replace").splitlines()
+    if said[: len(top)] != top:
+        raise UserError(
+            f"{path} exists and is no table of these versions and {top[0].split(', ')[-1]}; "
+            "remove it, or pass another --out"
+        )
+    names = {_title(section): name for name, section in sections.items()}
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in said[len(top) :]:
+        name = names.get(line, name)
+        found.setdefault(name, []).append(line)
+    return {name: found[name] for name in sections if name in found}
 
 
 @contextmanager
-def _waiting(said: list[str]) -> Iterator[None]:
-    """Say how far the row after those that are ``said`` is."""
+def _waiting(section: str, said: list[str]) -> Iterator[None]:
+    """Say how far the row of a section after those that are ``said`` is."""
     console = Console(file=sys.stderr)
     spoken = time.monotonic()
 
     def tell(done: int, of: int) -> None:
         nonlocal spoken
-        text = f"line {len(said) + 1}: {done} of {of} pairs"
+        text = f"{section}, row {max(len(said), 1)}: {done} of {of} pairs"
         if console.is_terminal:
             status.update(text)
         elif time.monotonic() - spoken > SILENCE:
