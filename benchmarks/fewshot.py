@@ -6,21 +6,23 @@ classes seen after the last task wins. The first task is the same for every lear
 with cross entropy alone, and is trained once a seed.
 
     python benchmarks/fewshot.py --out tuning > table.md
+    python benchmarks/fewshot.py --runs runs/glyphs-fewshot > results.md
+
+The second form makes the tables of runs that `rrr compare` has ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
-from rightreasons.config import resolve
-from rightreasons.metrics import over_images
-from rightreasons.sweep import Job, run_all
+from tuning import accuracy, choices, gap, jobs, matched, runs_in
+
+from rightreasons.sweep import run_all
 
 BENCHMARK = "glyphs-fewshot"
-SEEDS = (100, 101, 102)
 
 
 def rates(*values: float) -> list[tuple[str, list[str]]]:
@@ -40,50 +42,56 @@ TRIES: dict[str, list[tuple[str, list[str]]]] = {
         )
         for lr, epochs, anchor in ((1e-3, 10, 32), (1e-3, 20, 32), (3e-3, 10, 6.4))
     ],
-    "itaml": rates(1e-4, 3e-4, 1e-3),
+    "itaml": rates(3e-3, 1e-2, 3e-2),
 }
 
 
-def jobs(out: Path, learners: list[str]) -> dict[tuple[str, str, int], Job]:
-    """One run for each learner, try and seed."""
-    made = {}
-    for learner in learners:
-        for name, words in TRIES[learner]:
-            typed = [*words, "stream.validation=0.2"]
-            for seed in SEEDS:
-                config = resolve(BENCHMARK, learner, typed, seed)
-                folder = out / learner / name.replace(", ", "_").replace(" ", "-") / str(seed)
-                base = out / f"{'itaml' if learner == 'itaml' else 'base'}-{seed}.pt"
-                made[learner, name, seed] = Job(config, folder, base)
-    return made
+def parts(folder: Path) -> dict[str, float]:
+    """Accuracy after the last task: over all classes, the first task's, and the later ones'."""
+    shares = {"all classes": slice(None), "first task": slice(1), "later": slice(1, None)}
+    return {name: accuracy(folder, "class", tasks) for name, tasks in shares.items()}
 
 
-def accuracy(folder: Path, how: str) -> float:
-    """Over all classes seen, after the last task."""
-    last = json.loads((folder / "records.jsonl").read_text("utf-8").splitlines()[-1])
-    return float(100 * over_images(last["accuracy"][how], last["test_images"]))
+def results(runs: Path) -> Iterator[str]:
+    """All seeds of all methods, and matched differences, in points."""
+    found = {
+        method: {seed: parts(folder) for seed, folder in own.items()}
+        for method, own in runs_in(runs).items()
+    }
+    seeds = sorted(next(iter(found.values())))
+    each = f"all classes, seeds {seeds[0]} to {seeds[-1]}"
+    yield f"| method | all classes | first task | later | {each} |"
+    yield "|---|--:|--:|--:|---|"
+    for method, own in found.items():
+        each = ", ".join(f"{own[seed]['all classes']:.1f}" for seed in seeds)
+        means = " | ".join(
+            f"{mean(own[seed][part] for seed in seeds):.1f}" for part in own[seeds[0]]
+        )
+        yield f"| {method} | {means} | {each} |"
+    yield "\n| matched difference | all classes | first task | later |\n|---|---|---|---|"
+    for method, base in matched(found, ("finetune", "er")):
+        cells = [
+            gap([found[method][seed][part] - found[base][seed][part] for seed in seeds])
+            for part in found[base][seeds[0]]
+        ]
+        yield f"| {method} - {base} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/tuning-fewshot"))
     parser.add_argument("--learners", nargs="*", choices=list(TRIES), default=list(TRIES))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     options = parser.parse_args()
-    made = jobs(options.out, options.learners)
+    if options.runs is not None:
+        print("\n".join(results(options.runs)))
+        return
+    tries = {learner: TRIES[learner] for learner in options.learners}
+    shared = {learner: "itaml" if learner == "itaml" else "base" for learner in tries}
+    made = jobs(BENCHMARK, options.out, tries, shared)
     run_all(list(made.values()), options.jobs)
-    print("| learner | try | mean | seeds " + ", ".join(map(str, SEEDS)) + " | |")
-    print("|---|---|---|---|---|")
-    for learner in options.learners:
-        found = {
-            name: [accuracy(made[learner, name, seed].folder, "class") for seed in SEEDS]
-            for name, _ in TRIES[learner]
-        }
-        best = max(found, key=lambda name: mean(found[name]))
-        for name, values in found.items():
-            each = ", ".join(f"{v:.1f}" for v in values)
-            print(f"| {learner} | {name} | {mean(values):.1f} | {each} | "
-                  f"{'chosen' if name == best else ''} |")  # fmt: skip
+    print("\n".join(choices(made, tries, dict.fromkeys(tries, "class"))))
 
 
 if __name__ == "__main__":

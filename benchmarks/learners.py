@@ -16,18 +16,15 @@ differences with their t intervals, against Finetune, against ER, and of X+term 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
-from rightreasons.config import resolve
-from rightreasons.metrics import over_images
-from rightreasons.stats import t_interval
-from rightreasons.sweep import Job, run_all
+from tuning import accuracy, choices, gap, jobs, matched, runs_in
+
+from rightreasons.sweep import run_all
 
 BENCHMARK = "glyphs-small"
-SEEDS = (100, 101, 102)
 REPLAY = [
     (f"{replay}, lr {lr}", [f"{{}}.replay={replay}", f"train.lr={lr}"])
     for replay in ("paired", "concat")
@@ -53,39 +50,15 @@ TRIES: dict[str, list[tuple[str, list[str]]]] = {
 WITHIN_TASK = ("ewc", "lwf", "finetune")
 
 
-def jobs(out: Path, learners: list[str]) -> dict[tuple[str, str, int], Job]:
-    """One run for each learner, try and seed."""
-    made = {}
-    for learner in learners:
-        for name, words in TRIES[learner]:
-            typed = [word.format(learner) for word in words] + ["stream.validation=0.2"]
-            for seed in SEEDS:
-                config = resolve(BENCHMARK, learner, typed, seed)
-                folder = out / learner / name.replace(", ", "_").replace(" ", "-") / str(seed)
-                made[learner, name, seed] = Job(config, folder, None)
-    return made
-
-
-def accuracy(folder: Path, how: str) -> float:
-    """Over all classes seen, after the last task."""
-    last = json.loads((folder / "records.jsonl").read_text("utf-8").splitlines()[-1])
-    return float(100 * over_images(last["accuracy"][how], last["test_images"]))
-
-
-def found_in(runs: Path) -> dict[str, dict[str, dict[int, float]]]:
-    """Method, how it is measured, seed: accuracy."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for path in sorted(runs.glob("*/*/result.json")):
-        method, seed = path.parts[-3], int(path.parts[-2])
-        for how in ("class", "task"):
-            own = found.setdefault(method, {}).setdefault(how, {})
-            own[seed] = accuracy(path.parent, how)
-    return found
-
-
 def results(runs: Path) -> Iterator[str]:
-    """All seeds of all methods, and the differences that the issue is about, in points."""
-    found = found_in(runs)
+    """All seeds of all methods, and matched differences, in points."""
+    found = {
+        method: {
+            how: {seed: accuracy(folder, how) for seed, folder in own.items()}
+            for how in ("class", "task")
+        }
+        for method, own in runs_in(runs).items()
+    }
     seeds = sorted(next(iter(found.values()))["class"])
     yield f"| method | all classes: mean | seeds {seeds[0]} to {seeds[-1]} | within tasks: mean |"
     yield "|---|--:|---|--:|"
@@ -93,24 +66,15 @@ def results(runs: Path) -> Iterator[str]:
         each = ", ".join(f"{values['class'][seed]:.1f}" for seed in seeds)
         means = [mean(values[how].values()) for how in ("class", "task")]
         yield f"| {method} | {means[0]:.1f} | {each} | {means[1]:.1f} |"
-    plain = [method for method in found if "+" not in method]
-    pairs = [(m, "finetune") for m in plain if m != "finetune"]
-    pairs += [(m, "er") for m in plain if m not in ("er", "finetune", *WITHIN_TASK)]
-    pairs += [(m, m.partition("+")[0]) for m in found if "+" in m]
     yield "\n| matched difference | all classes | within tasks |\n|---|---|---|"
-    for method, base in pairs:
+    for method, base in matched(found, ("finetune", "er")):
+        if base == "er" and method in WITHIN_TASK:
+            continue
         cells = [
             gap([found[method][how][s] - found[base][how][s] for s in seeds])
             for how in ("class", "task")
         ]
         yield f"| {method} - {base} | {cells[0]} | {cells[1]} |"
-
-
-def gap(differences: list[float]) -> str:
-    """Mean and t interval; bold where the interval is clear of zero."""
-    low, high = t_interval(differences)
-    text = f"{mean(differences):+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{text}**" if low * high > 0 else text
 
 
 def main() -> None:
@@ -122,21 +86,11 @@ def main() -> None:
     if options.runs is not None:
         print("\n".join(results(options.runs)))
         return
-    made = jobs(options.out, options.learners)
+    tries = {learner: TRIES[learner] for learner in options.learners}
+    made = jobs(BENCHMARK, options.out, tries)
     run_all(list(made.values()))
-    print("| learner | measured | try | mean | seeds " + ", ".join(map(str, SEEDS)) + " | |")
-    print("|---|---|---|---|---|---|")
-    for learner in options.learners:
-        how = "task" if learner in WITHIN_TASK else "class"
-        found = {
-            name: [accuracy(made[learner, name, seed].folder, how) for seed in SEEDS]
-            for name, _ in TRIES[learner]
-        }
-        best = max(found, key=lambda name: mean(found[name]))
-        for name, values in found.items():
-            each = ", ".join(f"{v:.1f}" for v in values)
-            mark = "chosen" if name == best else ""
-            print(f"| {learner} | {how} | {name} | {mean(values):.1f} | {each} | {mark} |")
+    how = {learner: "task" if learner in WITHIN_TASK else "class" for learner in tries}
+    print("\n".join(choices(made, tries, how)))
 
 
 if __name__ == "__main__":
