@@ -275,7 +275,8 @@ def study(
     out
         Folder of the runs; of a finished one the checkpoints are removed.
     records
-        Folder of the records; beside it are tuned.json, what was chosen, and README.md, the page.
+        Folder of the records; beside it are tuned.json, what was chosen, and README.md, the page
+        (of another study than reasons: tuned-NAME.json and NAME.md).
     jobs
         How many runs at a time, with one thread each.
     plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,14 @@ class Result:
         return float(self.seen[-1])
 
     @property
+    def later(self) -> float:
+        """On the classes of all tasks but the first, after the last task."""
+        last = self.records[-1]
+        if len(self.records) == 1:
+            return math.nan
+        return metrics.over_images(last["accuracy"]["class"][1:], last["test_images"][1:])
+
+    @property
     def average(self) -> float:
         """Of `seen` over tasks."""
         return float(np.mean(self.seen))
@@ -108,6 +117,8 @@ class Result:
             "seen": _plain(self.seen),
             "ACC": _plain(metrics.final_accuracy(self.R)),
             "accuracy": _plain(self.accuracy),
+            "first": _plain(float(self.R[-1, 0])),
+            "later": _plain(self.later),
             "average": _plain(self.average),
             "bwt": _plain(self.bwt),
             "forgetting": _plain(self.forgetting),

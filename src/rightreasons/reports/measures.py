@@ -21,6 +21,8 @@ class Measure(NamedTuple):
 
 MEASURES = {  # key in result.json
     "accuracy": Measure("accuracy"),
+    "first": Measure("of the first task"),
+    "later": Measure("of later tasks"),
     "ACC": Measure("ACC, mean of tasks"),
     "average": Measure("average accuracy"),
     "bwt": Measure("BWT"),

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rightreasons.errors import Diverged, UserError
 from rightreasons.study.page import write_page
-from rightreasons.study.plan import TUNING, Chosen, Planned, Study, load
+from rightreasons.study.plan import DEFAULT, TUNING, Chosen, Planned, Study, load
 from rightreasons.study.records import Record, find_all, write_record
 from rightreasons.study.tune import read_chosen, write_chosen
 from rightreasons.sweep.jobs import Job, prefix_of, prefixes
@@ -29,13 +29,12 @@ class Folders:
     out: Path  # of run folders, which nobody needs once there are records
     records: Path
 
-    @property
-    def chosen(self) -> Path:
-        return self.records.parent / "tuned.json"
+    def chosen(self, study: str) -> Path:
+        name = "tuned.json" if study == DEFAULT else f"tuned-{study}.json"
+        return self.records.parent / name
 
-    @property
-    def page(self) -> Path:
-        return self.records.parent / "README.md"
+    def page(self, study: str) -> Path:
+        return self.records.parent / ("README.md" if study == DEFAULT else f"{study}.md")
 
 
 @dataclass(eq=False)
@@ -83,9 +82,10 @@ def run_study(
         for group in _together(parts):
             _run_parts(study, group, folders, workers, plan, keep, console)
     if not plan:
-        write_chosen(study, folders.records, folders.chosen)
-        write_page(study, folders.records, folders.chosen, folders.page)
-        console.print(f"the page: {folders.page}", soft_wrap=True)
+        chosen, page = folders.chosen(study.name), folders.page(study.name)
+        write_chosen(study, folders.records, chosen)
+        write_page(study, folders.records, chosen, page)
+        console.print(f"the page: {page}", soft_wrap=True)
 
 
 def _together(parts: Sequence[str]) -> list[list[str]]:
@@ -104,9 +104,10 @@ def _run_parts(
     keep: bool,
     console: Console,
 ) -> None:
+    path = folders.chosen(study.name)
     if not plan:
-        write_chosen(study, folders.records, folders.chosen)
-    chosen: Chosen = read_chosen(folders.chosen)
+        write_chosen(study, folders.records, path)
+    chosen: Chosen = read_chosen(path)
     if plan:
         chosen = _pretended(study, chosen)
     runs = [run for part in parts for run in study.runs(part, chosen)]

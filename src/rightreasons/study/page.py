@@ -20,11 +20,12 @@ from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import costs, differences, known, means, pointing, sentence
 
 COMPARED = (
-    *("accuracy", "average", "forgetting", "PG-ACC", "PG-BWT", "Pr_Ti", "Re_Ti"),
+    *("accuracy", "first", "later", "average", "forgetting"),
+    *("PG-ACC", "PG-BWT", "Pr_Ti", "Re_Ti"),
     *("share", "drift_cosine", "drift_iou"),
 )
 SEEDS = ("accuracy", "average", "forgetting", "PG-ACC", "drift_cosine")
-MEANS = ("accuracy", "average", "bwt", "forgetting", "task_aware_accuracy")
+MEANS = ("accuracy", "first", "later", "average", "bwt", "forgetting", "task_aware_accuracy")
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 
@@ -87,7 +88,7 @@ def _ready(study: Study, part: str, chosen: Mapping[str, float]) -> bool:
 
 
 def _status(study: Study, part: str, done: Sequence[Record]) -> str:
-    planned = len(study.rows[part]) * len(study.parts[part].benchmarks) * len(study.seeds)
+    planned = len(study.rows[part]) * len(study.parts[part].benchmarks) * len(study.seeds_of(part))
     hours = sum(record.seconds for record in done) / 3600
     return (
         f"- `{part}` ({study.parts[part].about}): {len(done)} of {planned} runs have ended, "

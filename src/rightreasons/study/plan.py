@@ -69,15 +69,17 @@ class Part:
     benchmarks: list[str]
     rows: dict[str, Any]
     sides: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] | None = None
+    """of these rows, if not those of the study"""
     tuning_seeds: list[int] | None = None
-    """of these sides, if not those of the study"""
+    """of these sides, likewise"""
 
 
 @dataclass(frozen=True)
 class Tuning:
     """How sides are tuned: on which seeds, with which words."""
 
-    seeds: list[int]
+    seeds: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
 
 
@@ -87,9 +89,9 @@ class Fields:
 
     about: str
     seeds: list[int]
-    tuning: dict[str, Any]
     benchmarks: dict[str, Any]
     parts: dict[str, Any]
+    tuning: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class Study:
                         )
 
     def _rows(self, part: str, chosen: Chosen, benchmarks: Sequence[str]) -> Iterator[Planned]:
-        for seed in self.seeds:
+        for seed in self.seeds_of(part):
             for benchmark in benchmarks:
                 bench = self.benchmarks[benchmark]
                 for name, row in self.rows[part].items():
@@ -239,6 +241,10 @@ class Study:
     def side(self, name: str) -> tuple[str, Side]:
         """A side and the part that it belongs to."""
         return next((part, sides[name]) for part, sides in self.sides.items() if name in sides)
+
+    def seeds_of(self, part: str) -> list[int]:
+        own = self.parts[part].seeds
+        return self.seeds if own is None else own
 
     def tuning_seeds(self, part: str) -> list[int]:
         own = self.parts[part].tuning_seeds
