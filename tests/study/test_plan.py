@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
 from rightreasons.errors import UserError
 from rightreasons.paper import paper_tables
-from rightreasons.study.drive import _pretended
-from rightreasons.study.plan import DEFAULT, Study, load
+from rightreasons.study.drive import Folders, _pretended
+from rightreasons.study.plan import DEFAULT, Study, load, studies
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +46,40 @@ def test_tuning_is_the_same_for_all_sides_and_shares_no_class_with_results(shipp
             assert tuned[run.benchmark]["validation"] > run.config["stream"]["validation"] == 0
 
 
-def test_every_row_and_side_of_the_shipped_study_is_a_config(shipped):
-    chosen = _pretended(shipped, {})
-    for part in shipped.names:
-        for run in shipped.runs(part, chosen):
+@pytest.mark.parametrize("name", studies())
+def test_every_row_and_side_of_a_shipped_study_is_a_config(name):
+    study = load(name)
+    chosen = _pretended(study, {})
+    for part in study.names:
+        for run in study.runs(part, chosen):
             if run.seed in (0, 100):
                 assert run.config["train"]["threads"] == 1
     tables = {table.key: {row.name for row in table.rows} for table in paper_tables()}
-    for rows in shipped.rows.values():
+    for rows in study.rows.values():
         for row in rows.values():
             for table, *names in row.paper.values():
                 assert set(names) <= tables[table]
+
+
+def test_no_two_shipped_studies_share_a_record_a_choice_or_a_page():
+    places: list[str] = []
+    for name in studies():
+        study, folders = load(name), Folders(Path("runs"), Path("results/records"))
+        chosen = _pretended(study, {})
+        places += {run.place for part in study.names for run in study.runs(part, chosen)}
+        places += [folders.chosen(name).name, folders.page(name).name]
+    assert len(places) == len(set(places))
+    assert Folders(Path("runs"), Path("results/records")).page(DEFAULT) == Path("results/README.md")
+
+
+def test_a_part_may_have_seeds_of_its_own(tiny):
+    first, *_ = tiny["parts"].values()
+    first["seeds"] = [7]
+    study = Study("tiny", tiny)
+    own, *others = study.parts
+    chosen = _pretended(study, {})
+    assert {run.seed for run in study.runs(own, chosen)} == {7}
+    assert all({run.seed for run in study.runs(p, chosen)} == set(study.seeds) for p in others)
 
 
 def test_a_row_takes_words_and_value_of_its_side(tiny):
