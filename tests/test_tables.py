@@ -51,8 +51,8 @@ def test_pairs_are_over_matched_seeds_with_their_interval(group):
 def test_every_table_has_its_columns_and_every_row_a_link(group):
     tables = every(group)
     assert list(tables) == [
-        "final", "pairs", "seen", "seeds", "pointing", "pointing-task-aware", "drift", "costs",
-        "settings", "runs",
+        "final", "pairs", "seen", "seeds", "pointing", "pointing-task-aware", "pointing-seen",
+        "drift", "costs", "settings", "runs",
     ]  # fmt: skip
     for name, table in tables.items():
         assert all(len(row) == len(table.head) for row in table.rows), name
@@ -77,3 +77,23 @@ def test_cells():
     assert interval("accuracy", [0.01]) == "+1.0" and interval("accuracy", []) == ""
     assert interval("drift_displacement", [0.5, 0.5]) == "+0.50 [+0.50, +0.50]"
     assert {"accuracy", "bwt", "forgetting", "PG-BWT"} <= set(MEASURES)
+
+
+def test_the_pointing_game_task_by_task_counts_every_image_once(group):
+    table = every(group)["pointing-seen"]
+    runs = group.lines[0].finished
+    for k in range(group.tasks):
+        rates = []
+        for run in runs:
+            counts = run.records[k]["pointing"]["task"]
+            total = sum(sum(counts[name]) for name in ("tp", "fp", "fn", "tn"))
+            rates.append(100 * (sum(counts["tp"]) + sum(counts["fn"])) / total)
+        assert table.rows[1][k + 1].startswith(f"{sum(rates) / len(rates):.1f}")
+    assert table.rows[1][0] == f"{group.lines[0].label}, task-aware"
+
+
+def test_accuracy_of_first_and_later_tasks_make_up_the_whole(group):
+    for run in (run for line in group.lines for run in line.finished):
+        numbers, images = run.numbers, run.records[-1]["test_images"]
+        parts = numbers["first"] * images[0] + numbers["later"] * sum(images[1:])
+        assert parts / sum(images) == pytest.approx(numbers["accuracy"])

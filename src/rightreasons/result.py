@@ -64,6 +64,13 @@ class Result:
         rows = [record.get("pointing", {}).get(how, {}) for record in self.records]
         return Outcomes(*(_matrix([row.get(n, []) for row in rows]) for n in Outcomes._fields))
 
+    def pointing_curve(self, how: str = "class") -> Matrix:
+        """(T,) hits over all test images so far that have a mask."""
+        counts = self.outcomes(how)
+        hits, total = counts.tp + counts.fn, sum(counts)
+        rates: Matrix = np.nansum(hits, 1) / np.maximum(np.nansum(total, 1), 1)
+        return rates
+
     def _accuracy(self, how: str) -> Matrix:
         return _matrix([record["accuracy"][how] for record in self.records])
 

@@ -27,7 +27,10 @@ from rightreasons.reports.read import Group, Line, group, read_run
 from rightreasons.reports.table import Table
 from rightreasons.stats import t_interval
 
-ACCURACY = tuple(MEASURES)[:7]
+ACCURACY = (
+    *("accuracy", "first", "later", "ACC", "average", "bwt", "forgetting", "top5"),
+    "task_aware_accuracy",
+)
 POINTING = ("PG-ACC", "PG-BWT", "Pr_ii", "Pr_Ti", "Re_ii", "Re_Ti", "share")
 POINTING_TASK = tuple(f"{key}_task" for key in POINTING[:6])
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
@@ -143,6 +146,19 @@ def seen(found: Group) -> Table:
     head = ["method", *(str(k + 1) for k in range(found.tasks))]
     title = f"{found.title}, accuracy on all classes seen after each task, %, mean ± std"
     return Table(title, head, rows, links=links)
+
+
+def pointed(found: Group) -> Table:
+    """The pointing game over all classes seen so far, task by task."""
+    rows, lines = [], found.finished if known(found, ["PG-ACC"]) else []
+    for line in lines:
+        for how, name in (("class", line.label), ("task", f"{line.label}, task-aware")):
+            curves = [run.result.pointing_curve(how) for run in line.finished]
+            cells = [spread("PG-ACC", [float(c[k]) for c in curves]) for k in range(found.tasks)]
+            rows.append([name, *cells])
+    head = ["method", *(str(k + 1) for k in range(found.tasks))]
+    title = f"{found.title}, peak on the object after each task, %, mean ± std"
+    return Table(title, head, rows, links=[_anchor(line) for line in lines for _ in "ct"])
 
 
 def seeds(found: Group, keys: Sequence[str] = SEEDS) -> Table:
@@ -301,6 +317,7 @@ def every(found: Group) -> dict[str, Table]:
         "seeds": seeds(found, (*SEEDS, "ACC", "bwt")),
         "pointing": pointing(found),
         "pointing-task-aware": pointing(found, True),
+        "pointing-seen": pointed(found),
         "drift": means(found, DRIFT, "maps of old probe images against those after their task"),
         "costs": costs(found),
         "settings": settings(found),

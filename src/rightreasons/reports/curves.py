@@ -36,10 +36,7 @@ def _pointing(run: RunData) -> Values | None:
     """Hits over all images of tasks so far that have a mask."""
     if any("pointing" not in record for record in run.records):
         return None
-    counts = run.result.outcomes()
-    hits, total = counts.tp + counts.fn, counts.tp + counts.fp + counts.fn + counts.tn
-    rates = [float(np.nansum(hits[k])) / float(np.nansum(total[k]) or 1) for k in range(len(hits))]
-    return [100 * rate for rate in rates]
+    return [100 * float(rate) for rate in run.result.pointing_curve()]
 
 
 def _drift(name: str, scale: float) -> Callable[[RunData], Values | None]:

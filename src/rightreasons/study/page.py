@@ -17,7 +17,7 @@ from rightreasons.study.plan import Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import read_chosen
 from rightreasons.study.tune import tables as tuning_tables
-from rightreasons.tables import costs, differences, known, means, pointing, sentence
+from rightreasons.tables import costs, differences, known, means, pointed, pointing, seen, sentence
 
 COMPARED = (
     *("accuracy", "first", "later", "average", "forgetting"),
@@ -102,10 +102,13 @@ def _status(study: Study, part: str, done: Sequence[Record]) -> str:
 def _benchmark(study: Study, part: str, benchmark: str, lines: Mapping[str, Line]) -> str:
     rows = study.rows[part]
     mine = Group(benchmark, [lines[name] for name in rows if name in lines])
-    made = [compared(benchmark, rows, lines), every_seed(mine), means(mine, MEANS)]
+    made = [compared(benchmark, rows, lines), every_seed(mine), means(mine, MEANS), seen(mine)]
     if known(mine, ["PG-ACC"]):
-        made.append(pointing(mine))
-    made += [means(mine, DRIFT, "maps of old probe images against those after their task")]
+        made += [pointing(mine), pointing(mine, True)]
+    made += [
+        pointed(mine),
+        means(mine, DRIFT, "maps of old probe images against those after their task"),
+    ]
     made += [costs(mine)]
     said = [f"- {s}" for s in sentences(rows, lines)]
     tables = [table.markdown() for table in made if table.rows]
