@@ -242,6 +242,33 @@ def test_extend_keeps_the_settings_of_the_run(pictures, tmp_path, options):
     assert longer.records[-1]["steps"] == whole.records[-1]["steps"]
 
 
+def test_extend_takes_words_for_the_new_task_and_keeps_them(pictures, known, tmp_path):
+    words = ["train.epochs=3", "train.lr=0.01"]
+    longer = rr.extend(known, pictures / "new", tmp_path / "b", changes=words, progress=False)
+    assert longer.records[-1]["steps"] == 3 * longer.records[0]["steps"] // 2  # the run has two
+    kept = rr.load(tmp_path / "b").config["train"]
+    assert (kept["epochs"], kept["lr"], kept["batch"]) == (3, 0.01, 8)
+    assert rr.load(known).config["train"]["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("epochs=3", "unknown key 'epochs'"),
+        ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'train.epochs'"),
+        ("trian.epochs=3", "unknown section 'trian'; did you mean 'train'"),
+        ("net.name=resnet20", "an extension keeps"),
+        ("logits.weight=3", "has no 'logits'"),
+        ("train.epochs", "is not key=value"),
+    ],
+)
+def test_wrong_words_for_an_extension_are_refused(pictures, known, tmp_path, word, says):
+    """Of a run that was started from Python, too, whose config has no benchmark."""
+    with pytest.raises(rr.UserError, match=says):
+        rr.extend(known, pictures / "new", tmp_path / "b", changes=[word], progress=False)
+    assert not (tmp_path / "b").exists()
+
+
 def test_joint_cannot_be_extended_without_its_images(pictures, tmp_path):
     train = rr.Train(epochs=1, batch=8, augment=rr.Augment(2, False))
     stream = rr.stream(pictures / "known", tasks=2, size=16)

@@ -40,8 +40,7 @@ def branch(words: str, overrides: Sequence[str], out: Path | None = None) -> Bra
     for word in overrides:
         override(config, word)
     before, config = complete(old), complete(config)
-    for text in differences(before, config):
-        _check(text)
+    check_changes(before, config, "a branch")
     if bool(learner_of(before).holds_out) != bool(learner_of(config).holds_out):
         raise UserError("the memory of the run was chosen with other held-out rows; leave them")
     return Branch(
@@ -60,23 +59,24 @@ def _split(words: str) -> tuple[Path, int]:
     return Path(run), int(match[1])
 
 
-def _check(text: str) -> None:
-    """Refuse a key on which the run's weights, memory or maps hang."""
-    key = text.partition(":")[0]
-    section, _, name = key.partition(".")
-    if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
-        raise UserError(
-            f"{text}, and a branch keeps {', '.join(FIXED)}: its first tasks are those of the run; "
-            "start a run of its own instead"
-        )
+def check_changes(before: dict[str, Any], after: dict[str, Any], what: str) -> None:
+    """Refuse a change of a key on which the run's weights, memory or maps hang."""
     from rightreasons.terms import Term
 
     free = [f.name for f in fields(Term)]
-    if section in TERMS and name not in free:
-        raise UserError(
-            f"{text}, and the maps in the run's memory were made with it; of a term a branch may "
-            f"change {', '.join(free)}"
-        )
+    for text in differences(before, after):
+        key = text.partition(":")[0]
+        section, _, name = key.partition(".")
+        if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
+            raise UserError(
+                f"{text}, and {what} keeps {', '.join(FIXED)}: its first tasks are those of the "
+                "run; start a run of its own instead"
+            )
+        if section in TERMS and name not in free:
+            raise UserError(
+                f"{text}, and the maps in the run's memory were made with it; of a term {what} may "
+                f"change {', '.join(free)}"
+            )
 
 
 def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:

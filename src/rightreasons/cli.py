@@ -363,10 +363,12 @@ def explain(
 
 
 @app.command
-def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
+def extend(run: Path, folder: Path, *changes: str, out: Path | None = None) -> None:
     """Learn new class folders as the next task of a finished run, from its weights and memory.
 
     Example: rrr extend runs/birds/er+evidence/0 new-birds
+
+    Example: rrr extend runs/birds/er+evidence/0 new-birds train.epochs=20
 
     Parameters
     ----------
@@ -374,12 +376,14 @@ def extend(run: Path, folder: Path, *, out: Path | None = None) -> None:
         The folder of a finished run; it stays as it is.
     folder
         One folder a class, or train/CLASS and val/CLASS.
+    changes
+        key=value words, such as train.epochs=20; all else is as in the run.
     out
         Folder of the longer run (default: RUN+K, K its number of tasks).
     """
     from rightreasons.use import extend_run
 
-    extend_run(run, folder, out)
+    extend_run(run, folder, changes, out)
 
 
 @app.command

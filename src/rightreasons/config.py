@@ -156,7 +156,7 @@ def override(config: dict[str, Any], word: str) -> None:
 
 def _keys(config: Mapping[str, Any]) -> list[str]:
     """Every key that can be set, as it is typed; the nearest to ``epochs`` is ``train.epochs``."""
-    full = complete(config)
+    full = complete(config) if "benchmark" in config else config  # from Python: all are there
     found = ["seed"]
     for section, values in full.items():
         if isinstance(values, dict):

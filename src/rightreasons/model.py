@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rightreasons.augment import Augment, middle
+from rightreasons.branch import check_changes
 from rightreasons.checkpoints import checkpoints, load_checkpoint, why
-from rightreasons.config import NetFields, build_source, learner_of, make
+from rightreasons.config import NetFields, build_source, learner_of, make, override
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
@@ -247,12 +248,14 @@ def extend(
     folder: str | Path,
     out: str | Path,
     *,
+    changes: Sequence[str] = (),
     net: Net | None = None,
     progress: bool = True,
 ) -> Result:
     """Learn the class folders of ``folder`` as the next task of a finished run, into ``out``.
 
-    It goes on from the run's weights and memory. Old classes are tested where the run's own data is
+    It goes on from the run's weights and memory, with its settings but for ``changes``, words such
+    as ``train.epochs=10``. Old classes are tested where the run's own data is
     found; where it is not, their accuracy is unknown (NaN).
     """
     model = load(run, net)
@@ -267,7 +270,11 @@ def extend(
                 f"class folder {name!r} bears the name of a class that the run knows; rename it"
             )
     old = _old_tasks(model)
-    learner = learner_of(model.config)
+    changed = copy.deepcopy(model.config)
+    for word in changes:
+        override(changed, word)
+    check_changes(model.config, changed, "an extension")
+    learner = learner_of(changed)
     if any(s.pool.past for s in learner.stages(old[-1])) and not all(len(t.train) for t in old):
         raise UserError(
             f"{learner.name} trains on the images of all tasks, and those of the run were not "
@@ -281,12 +288,12 @@ def extend(
     flip = make(Augment, model.config["train"]["augment"], "train.augment").flip
     stream = Stream((*old, task), names, model.mean, model.std, flip)
     done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
-    config = model.config | {"extensions": [*model.config.get("extensions", []), done]}
+    config = changed | {"extensions": [*model.config.get("extensions", []), done]}
     return fit(
         learner,
         model.net,
         stream,
-        train=make(Train, model.config["train"], "train"),
+        train=make(Train, changed["train"], "train"),
         run=Run(Path(out), config),
         seed=int(model.config["seed"]),
         progress=progress,

@@ -142,13 +142,13 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else f"{name[:19]}…"
 
 
-def extend_run(run: Path, folder: Path, out: Path | None) -> None:
+def extend_run(run: Path, folder: Path, changes: Sequence[str], out: Path | None) -> None:
     """Learn the folder's classes and print what the longer run knows."""
     run = run.absolute()
     target = out or run.with_name(f"{run.name}+{len(checkpoints(run)) + 1}")
     if target.absolute() == run:
         raise UserError(f"--out is {out}, the run itself, which stays as it is; pass another --out")
-    result = extend(run, folder, target)
+    result = extend(run, folder, target, changes=changes)
     row = result.R[-1]
     lost = [str(i + 1) for i in range(len(row)) if np.isnan(row[i])]
     if lost:
