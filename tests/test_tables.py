@@ -97,3 +97,5 @@ def test_accuracy_of_first_and_later_tasks_make_up_the_whole(group):
         numbers, images = run.numbers, run.records[-1]["test_images"]
         parts = numbers["first"] * images[0] + numbers["later"] * sum(images[1:])
         assert parts / sum(images) == pytest.approx(numbers["accuracy"])
+        inverse = (1 / numbers["first"] + 1 / numbers["later"]) / 2
+        assert numbers["harmonic"] == pytest.approx(1 / inverse)

@@ -103,6 +103,13 @@ class Result:
         return metrics.over_images(last["accuracy"]["class"][1:], last["test_images"][1:])
 
     @property
+    def harmonic(self) -> float:
+        """The harmonic mean of the accuracies on the first task and on later ones, at the end: high
+        only for those that have learned and not forgotten."""
+        first = float(self.R[-1, 0])
+        return 2 * first * self.later / (first + self.later) if first else self.later * 0
+
+    @property
     def average(self) -> float:
         """Of `seen` over tasks."""
         return float(np.mean(self.seen))
@@ -126,6 +133,7 @@ class Result:
             "accuracy": _plain(self.accuracy),
             "first": _plain(float(self.R[-1, 0])),
             "later": _plain(self.later),
+            "harmonic": _plain(self.harmonic),
             "average": _plain(self.average),
             "bwt": _plain(self.bwt),
             "forgetting": _plain(self.forgetting),

@@ -28,7 +28,7 @@ from rightreasons.reports.table import Table
 from rightreasons.stats import t_interval
 
 ACCURACY = (
-    *("accuracy", "first", "later", "ACC", "average", "bwt", "forgetting", "top5"),
+    *("accuracy", "first", "later", "harmonic", "ACC", "average", "bwt", "forgetting", "top5"),
     "task_aware_accuracy",
 )
 POINTING = ("PG-ACC", "PG-BWT", "Pr_ii", "Pr_Ti", "Re_ii", "Re_Ti", "share")

@@ -23,6 +23,7 @@ MEASURES = {  # key in result.json
     "accuracy": Measure("accuracy"),
     "first": Measure("of the first task"),
     "later": Measure("of later tasks"),
+    "harmonic": Measure("harmonic mean of both"),
     "ACC": Measure("ACC, mean of tasks"),
     "average": Measure("average accuracy"),
     "bwt": Measure("BWT"),

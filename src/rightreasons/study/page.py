@@ -20,12 +20,15 @@ from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import costs, differences, known, means, pointed, pointing, seen, sentence
 
 COMPARED = (
-    *("accuracy", "first", "later", "average", "forgetting"),
+    *("accuracy", "first", "later", "harmonic", "average", "forgetting"),
     *("PG-ACC", "PG-BWT", "Pr_Ti", "Re_Ti"),
     *("share", "drift_cosine", "drift_iou"),
 )
 SEEDS = ("accuracy", "average", "forgetting", "PG-ACC", "drift_cosine")
-MEANS = ("accuracy", "first", "later", "average", "bwt", "forgetting", "task_aware_accuracy")
+MEANS = (
+    *("accuracy", "first", "later", "harmonic", "average", "bwt", "forgetting"),
+    "task_aware_accuracy",
+)
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 
