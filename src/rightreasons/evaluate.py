@@ -19,7 +19,6 @@ from rightreasons.pointing import Drift, drift, outcomes, point
 from rightreasons.randomness import generator
 from rightreasons.types import Images, Task
 
-CHUNK = 256
 TARGET = "last_block"
 TOP = 5
 PROBES = 64  # test images a task whose maps are followed over all tasks
@@ -43,7 +42,7 @@ def evaluate(
     probe = probe_places(of, tasks)
     was_training = net.training
     net.eval()
-    chunks = torch.split(torch.arange(len(images)), CHUNK)
+    chunks = feed.chunks(torch.arange(len(images)))
     parts = dealt(partial(_look, learner, net, feed, images), chunks)
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     for count in learner.continua:
@@ -121,7 +120,7 @@ def _told(learner: Learner, net: Net, feed: Feed, images: Images, task: Tensor) 
         scores = learner.predict_within(net, x, net(x), learner.memory, told)
         return (scores.argmax(1) == y).cpu()
 
-    return torch.cat(dealt(look, torch.split(torch.arange(len(images)), CHUNK)))
+    return torch.cat(dealt(look, feed.chunks(torch.arange(len(images)))))
 
 
 def _pointing(found: dict[str, Tensor], of: Tensor, tasks: int) -> dict[str, Any]:

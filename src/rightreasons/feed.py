@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from rightreasons.streams import Stream
 from rightreasons.timing import DATA, span
 from rightreasons.types import Batch, Images, Stage, Task, Where
 
-CHUNK = 256  # images a forward that trains nothing
+MOST, LEAST = 256, 16  # images of a forward that trains nothing
+PIXELS = 2**16  # on a CPU: with more of them the maps of a layer do not stay in its cache
 
 
 class Feed:
@@ -38,6 +39,7 @@ class Feed:
         self.task_of = stream.task_of
         self.mean = stream.mean.view(3, 1, 1).to(device, dtype)
         self.std = stream.std.view(3, 1, 1).to(device, dtype)
+        self.chunk = chunk(cut or stream[0].train.x.shape[-1], device)
 
     def pool(self, task: Task, stage: Stage, balanced: Tensor | None = None) -> Images:
         """The new images of a stage; ``balanced`` are the places of those that it may use."""
@@ -157,6 +159,10 @@ class Feed:
             return self.canonical(x, y, rows)
         return self._augmented(x, y, rows, how, generator(self.seed, "explain", "view", *where))
 
+    def chunks(self, index: Tensor, size: int | None = None) -> Sequence[Tensor]:
+        """So many at a time as a forward that trains nothing takes; not every net takes none."""
+        return torch.split(index, size or self.chunk) if len(index) else ()
+
     def columns(self, rows: Tensor) -> dict[str, Column]:
         """What memory keeps beside these rows, on the device."""
         columns = self.memory.take(rows.cpu())
@@ -172,16 +178,16 @@ class Look:
             fresh  # (n,D) embeddings of the last n rows of memory, which are known already
         )
 
-    def images(self, size: int = CHUNK) -> Iterator[Batch]:
+    def images(self, size: int | None = None) -> Iterator[Batch]:
         """All new images."""
         images = self._task.train
-        for index in torch.split(torch.arange(len(images)), size):
+        for index in torch.split(torch.arange(len(images)), size or self._feed.chunk):
             row = torch.full_like(index, -1)
             yield self._feed.canonical(images.pixels(index), images.y[index], row)
 
-    def rows(self, which: Tensor, size: int = CHUNK) -> Iterator[Batch]:
+    def rows(self, which: Tensor, size: int | None = None) -> Iterator[Batch]:
         """These rows of memory."""
-        for part in torch.split(which, size) if len(which) else ():  # not every net takes no image
+        for part in self._feed.chunks(which, size):
             yield self._feed.remembered(part)
 
     @torch.no_grad()
@@ -193,7 +199,7 @@ class Look:
             return self._net(feed.normalise(images.pixels(index))).z
 
         with self._net.frozen_statistics():
-            parts = dealt(look, torch.split(torch.arange(len(images)), CHUNK))
+            parts = dealt(look, feed.chunks(torch.arange(len(images))))
         return torch.cat(parts).to(feed.device), images.y.to(feed.device)
 
     @torch.no_grad()
@@ -206,13 +212,23 @@ class Look:
             x = self._feed.remembered(rows).x
             return self._net(x.flip(-1) if flip else x).z
 
-        chunks = torch.split(every, CHUNK) if len(every) else ()
-        parts = [part.to(self._feed.device) for part in dealt(look, chunks)]
+        parts = [part.to(self._feed.device) for part in dealt(look, self._feed.chunks(every))]
         return torch.cat([*parts, *known])
 
     def generator(self, purpose: str) -> torch.Generator:
         """For a learner's own draws."""
         return generator(self._feed.seed, "learner", purpose, self._task.index)
+
+
+def chunk(side: int, device: torch.device) -> int:
+    """How many images of this side a forward that trains nothing takes at a time.
+
+    >>> [chunk(side, torch.device("cpu")) for side in (16, 32, 64, 96, 224)]
+    [256, 64, 16, 16, 16]
+    """
+    if device.type != "cpu":
+        return MOST
+    return min(MOST, max(LEAST, PIXELS // side**2))
 
 
 def move(column: Column, device: torch.device) -> Column:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rightreasons.distributed import dealt
-from rightreasons.feed import CHUNK, Feed, move
+from rightreasons.feed import Feed, move
 from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, interleave, join, take
 from rightreasons.nets.base import Net
@@ -110,7 +110,7 @@ def look(
             stored |= term.remember(net, batch, out)
         return {name: move(c, CPU) for name, c in stored.items()}
 
-    parts = dealt(one, torch.split(index, CHUNK))
+    parts = dealt(one, feed.chunks(index))
     return {name: join([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -23,6 +23,7 @@ from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
 from rightreasons.errors import Damaged, UserError, unknown
 from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
+from rightreasons.feed import chunk
 from rightreasons.learners.base import Learner
 from rightreasons.nets import check_name
 from rightreasons.nets import net as make_net
@@ -90,9 +91,11 @@ class Model:
             )
         return x
 
-    def predict(self, images: Any, chunk: int = 256) -> Predictions:
+    def predict(self, images: Any) -> Predictions:
         """Classes of uint8 images ``(N,H,W,3)``, ``(N,3,H,W)``, or of image files."""
-        parts = [self._chunk(part) for part in torch.split(self.read(images), chunk)]
+        x = self.read(images)
+        size = chunk(self.cut or x.shape[-1], x.device)
+        parts = [self._chunk(part) for part in torch.split(x, size)]
         scores, maps = (torch.cat(column) for column in zip(*parts, strict=True))
         confidence, answer = scores.softmax(1).max(1)
         row, column = peaks(maps)

@@ -15,7 +15,7 @@ from rightreasons.bench.pairs import Call, compare, flops
 from rightreasons.bench.rig import begun, pictures, steps
 from rightreasons.bench.table import Row, share
 from rightreasons.evaluate import evaluate
-from rightreasons.feed import CHUNK, Feed
+from rightreasons.feed import Feed
 from rightreasons.keep import look
 from rightreasons.learners.base import Learner
 from rightreasons.learners.er import ER
@@ -32,7 +32,7 @@ from rightreasons.types import Batch, Images
 @torch.no_grad()
 def forward(net: Net, feed: Feed, images: Images) -> None:
     """One plain pass over images."""
-    for index in torch.split(torch.arange(len(images)), CHUNK):
+    for index in feed.chunks(torch.arange(len(images))):
         net(feed.normalise(images.pixels(index)))
 
 

@@ -116,7 +116,7 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
         return build_zoo(name, weights, flatten)
     model = name.replace("-", "_")
     module = torchvision_model(model)
-    built = _wrap(module, None, SIDES.get(model, 224))
+    built = _wrap(module, None, SIDES.get(model, 224), channels_last=True)
     if weights is None:
         built.initialise = initialise
     else:
@@ -166,13 +166,13 @@ class Found(NamedTuple):
     pooled_linear: bool
 
 
-def _wrap(module: nn.Module, head: str | None, size: int) -> Net:
+def _wrap(module: nn.Module, head: str | None, size: int, channels_last: bool = False) -> Net:
     device = next((p.device for p in module.parameters()), None)
     probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
     training = module.training
     module.eval()
     try:
-        return Net(module, *find_parts(module, head, probe))
+        return Net(module, *find_parts(module, head, probe), channels_last=channels_last)
     finally:
         module.train(training)
 

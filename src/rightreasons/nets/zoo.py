@@ -63,6 +63,7 @@ def build_zoo(name: str, weights: str | None = None, flatten: int | None = None)
         {"last_block": plan.last_block, "paper": plan.paper},
         plan.pooled_linear and flatten is None,
         initialise=None if weights else initialise,
+        channels_last=True,
         name=name,
         weights=weights,
         flatten=flatten,
