@@ -115,3 +115,19 @@ def test_half_a_study_has_a_page(place):
     (folder / "tuned.json").unlink()
     text = page(place)
     assert "0 of 4 runs have ended" in text and "No run of this part has ended yet" in text
+
+
+def test_a_row_that_is_tested_by_groups_stands_beside_one_that_is_not(place):
+    """iTAML has an accuracy for 20 images at a time, and others have none."""
+    study, folder = place
+    for run in study.runs("methods", CHOSEN):
+        if run.row == "er+rrr":
+            path = path_of(folder / "records", run)
+            content = json.loads(path.read_text("utf-8"))
+            for task in content["tasks"]:
+                task["accuracy"]["p20"] = [0.125] * len(task["accuracy"]["class"])
+            path.write_text(json.dumps(content), "utf-8")
+    lines = page(place).splitlines()
+    start = next(i for i, line in enumerate(lines) if "every seed" in line)
+    assert "accuracy, p=20" in lines[start + 2]
+    assert "| - - |" in lines[start + 4] and "| 12.5 12.5 |" in lines[start + 5]

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 from rightreasons.paper import paper_tables
-from rightreasons.reports.measures import MEASURES, cell, interval
+from rightreasons.reports.measures import cell, interval, measure
 from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
@@ -141,7 +141,7 @@ def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line])
             first = rows[line.label].against[0] == base.label
             gain = paper_gain(rows[line.label], benchmark) if first else ""
             made.append([f"{line.label} - {base.label}", str(matched), *cells, gain])
-    head = ["difference", "seeds", *(MEASURES[key].name for key in keys), "the paper: final, mean"]
+    head = ["difference", "seeds", *(measure(key).name for key in keys), "the paper: final, mean"]
     title = f"{benchmark}: matched differences in points, mean and 95 % t interval over seeds"
     return Table(title, head, made)
 
@@ -165,11 +165,11 @@ def every_seed(found: Group) -> Table:
     for line in found.lines:
         by_seed = {run.seed: run.numbers for run in line.runs}
         cells = [
-            " ".join(cell(key, by_seed[s][key]) if s in by_seed else "-" for s in seeds)
+            " ".join(cell(key, by_seed.get(s, {}).get(key)) or "-" for s in seeds)
             for key in keys
         ]
         rows.append([line.label, *cells])
-    head = ["row", *(MEASURES[key].name for key in keys)]
+    head = ["row", *(measure(key).name for key in keys)]
     said = ", ".join(map(str, seeds))
     return Table(f"{found.title}: every seed ({said}), %", head, rows)
 
