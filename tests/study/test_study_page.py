@@ -128,6 +128,6 @@ def test_a_row_that_is_tested_by_groups_stands_beside_one_that_is_not(place):
                 task["accuracy"]["p20"] = [0.125] * len(task["accuracy"]["class"])
             path.write_text(json.dumps(content), "utf-8")
     lines = page(place).splitlines()
-    start = next(i for i, line in enumerate(lines) if "every seed" in line)
+    start = next(i for i, line in enumerate(lines) if ": every seed (" in line)
     assert "accuracy, p=20" in lines[start + 2]
     assert "| - - |" in lines[start + 4] and "| 12.5 12.5 |" in lines[start + 5]
