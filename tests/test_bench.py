@@ -200,6 +200,11 @@ def test_every_size_can_be_doubled(once):
     assert len(rows) == 7 and all("x 2" in row.what for row in rows[1:])
 
 
+def test_the_optimiser_has_a_row_for_each_net(once):
+    first, *rows = parts.optimiser_rows(3)
+    assert "A/A" in first.what and len(rows) == 4
+
+
 def test_every_learner_has_a_row(once):
     said = [row.what for row in parts.learner_rows(3)]
     named = [name for name in LEARNERS.own if name not in ("er", "joint")]

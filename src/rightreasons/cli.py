@@ -462,8 +462,8 @@ def bench(*only: str, pairs: int = 200, out: Path | None = None) -> None:
     Parameters
     ----------
     only
-        Sections: terms, hand, avalanche, tasks, maps, herding, fisher, learners, evaluation,
-        growth, memory, start (default: all).
+        Sections: terms, hand, avalanche, tasks, maps, herding, fisher, optimiser, learners,
+        evaluation, growth, memory, start (default: all).
     pairs
         Alternated pairs of each ratio; fewer give a wider interval.
     out

@@ -22,6 +22,7 @@ def bench(only: list[str], pairs: int, out: Path | None) -> None:
         "maps": Section("reference maps", parts.map_rows),
         "herding": Section("herding", parts.herd_rows),
         "fisher": Section("EWC's Fisher information", parts.fisher_rows),
+        "optimiser": Section("the optimiser's step", parts.optimiser_rows),
         "learners": Section("a step of each learner / a step of er", parts.learner_rows),
         "evaluation": Section("evaluation", parts.evaluation_rows),
         "growth": Section("cost when a size is doubled", loops.growth_rows),

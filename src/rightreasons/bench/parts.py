@@ -23,6 +23,7 @@ from rightreasons.learners.ewc import fisher
 from rightreasons.memory import Memory, herd
 from rightreasons.nets import net as make_net
 from rightreasons.nets.base import Net
+from rightreasons.radam import RAdam
 from rightreasons.registry import LEARNERS, find
 from rightreasons.streams import stream
 from rightreasons.terms import RRR, Evidence, Term
@@ -116,6 +117,24 @@ def fisher_rows(pairs: int) -> Iterator[Row]:
             yield Row(f"{name}: Fisher again (A/A)", compare(ours, ours, pairs, warm=1))
         ratio = compare(one_by_one, ours, pairs, warm=1)
         yield Row(f"{name}: Fisher of {count} images / one by one", ratio, bar)
+
+
+def optimiser_rows(pairs: int) -> Iterator[Row]:
+    """The optimiser alone: our RAdam and torch's by lists of tensors, on weights and gradients."""
+    for name in ("resnet8", "resnet18-cifar", "mobilenet-v2", "alexnet"):
+        net = make_net(name)
+        net.grow(100)
+        weights = list(net.module.parameters())
+        for p in weights:
+            p.grad = torch.full_like(p, 1e-3)
+        ours, again, torchs = (
+            RAdam(weights),
+            RAdam(weights),
+            torch.optim.RAdam(weights, foreach=True),
+        )
+        if name == "resnet8":
+            yield Row(f"{name}: our RAdam again (A/A)", compare(ours.step, again.step, pairs))
+        yield Row(f"{name}: our RAdam / torch's", compare(torchs.step, ours.step, pairs))
 
 
 def evaluation_rows(pairs: int) -> Iterator[Row]:

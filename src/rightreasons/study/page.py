@@ -165,8 +165,7 @@ def every_seed(found: Group) -> Table:
     for line in found.lines:
         by_seed = {run.seed: run.numbers for run in line.runs}
         cells = [
-            " ".join(cell(key, by_seed.get(s, {}).get(key)) or "-" for s in seeds)
-            for key in keys
+            " ".join(cell(key, by_seed.get(s, {}).get(key)) or "-" for s in seeds) for key in keys
         ]
         rows.append([line.label, *cells])
     head = ["row", *(measure(key).name for key in keys)]
