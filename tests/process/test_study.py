@@ -62,7 +62,7 @@ def test_a_killed_study_goes_on_with_what_has_no_record(killed):
 
 def test_its_records_are_those_of_runs_in_peace(killed, tmp_path):
     folder, _, _ = killed
-    chosen = json.loads((folder / "results" / "tuned.json").read_text("utf-8"))["chosen"]
+    chosen = json.loads((folder / "results" / "tuned-tiny.json").read_text("utf-8"))["chosen"]
     run = load(str(TINY)).runs("methods", chosen)[1]
     execute(run.config, tmp_path / "run")
     write_record(tmp_path, run, tmp_path / "run")
@@ -80,14 +80,14 @@ def test_its_records_are_those_of_runs_in_peace(killed, tmp_path):
 def test_what_has_a_record_is_skipped_and_needs_no_run_folder(killed):
     folder, _, first = killed
     assert not list((folder / "runs").rglob("*.pt"))  # no checkpoint that nobody needs
-    before, page = records(folder), (folder / "results" / "README.md").read_bytes()
+    before, page = records(folder), (folder / "results" / "tiny.md").read_bytes()
     again = rrr(folder, "--only", "methods")
     assert again.returncode == 0 and "methods: 4 runs, 0 left" in again.stdout
     assert records(folder) == before
-    (folder / "results" / "README.md").unlink()
+    (folder / "results" / "tiny.md").unlink()
     report = rrr(folder, "--report")
     assert report.returncode == 0
-    assert (folder / "results" / "README.md").read_bytes() == page
+    assert (folder / "results" / "tiny.md").read_bytes() == page
     assert b"er+rrr against er: accuracy" in page
 
 
