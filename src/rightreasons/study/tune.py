@@ -91,7 +91,8 @@ def read_chosen(path: Path) -> dict[str, dict[str, float]]:
         return {b: {n: float(v) for n, v in sides.items()} for b, sides in chosen.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Damaged(
-            f"{path} does not say what was chosen ({error}); remove it and type the command with --report"
+            f"{path} does not say what was chosen ({error}); remove it and type the command "
+            "with --report"
         ) from error
 
 
