@@ -64,12 +64,13 @@ def markdown(folders: Sequence[Path]) -> str:
 
 
 def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
-    """All tables of matched runs, methods in columns, and a sentence for each difference."""
+    """All tables of matched runs, and a sentence for each difference; methods in columns, and
+    where every run is shown, runs in rows: there may be many."""
     made: list[Table] = []
     said: list[str] = []
     for found in group(read_run(folder) for folder in folders).groups:
-        parts = [means(found), pairs(found), seeds(found), costs(found)]
-        made += [table.turned() for table in parts if table.rows]
+        parts = [means(found).turned(), pairs(found).turned(), seeds(found), costs(found).turned()]
+        made += [table for table in parts if table.rows and len(table.head) > 1]
         said += sentences(found)
     return made, said
 
