@@ -41,8 +41,6 @@ def branch(words: str, overrides: Sequence[str], out: Path | None = None) -> Bra
         override(config, word)
     before, config = complete(old), complete(config)
     check_changes(before, config, "a branch")
-    if bool(learner_of(before).holds_out) != bool(learner_of(config).holds_out):
-        raise UserError("the memory of the run was chosen with other held-out rows; leave them")
     return Branch(
         config | {"branch": {"run": str(run), "task": task}},
         out or _folder(run, task, overrides),
@@ -77,6 +75,8 @@ def check_changes(before: dict[str, Any], after: dict[str, Any], what: str) -> N
                 f"{text}, and the maps in the run's memory were made with it; of a term {what} may "
                 f"change {', '.join(free)}"
             )
+    if bool(learner_of(before).holds_out) != bool(learner_of(after).holds_out):
+        raise UserError("the memory of the run was chosen with other held-out rows; leave them")
 
 
 def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:

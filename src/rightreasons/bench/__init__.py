@@ -34,5 +34,7 @@ def bench(only: list[str], pairs: int, out: Path | None) -> None:
             raise unknown("section", name, sections)
     if pairs < 3:
         raise UserError(f"--pairs is {pairs}, expected at least 3 (200 for figures to quote)")
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise UserError(f"--out {out} cannot be a file there; pass one in a folder that exists")
     torch.set_num_threads(1)
     show(sections, only, pairs, out)
