@@ -17,7 +17,13 @@ Tries = Mapping[str, list[tuple[str, list[str]]]]  # of a learner: name and word
 Made = dict[tuple[str, str, int], Job]  # learner, try, seed
 
 
-def jobs(benchmark: str, out: Path, tries: Tries, shared: Mapping[str, str] | None = None) -> Made:
+def jobs(
+    benchmark: str,
+    out: Path,
+    tries: Tries,
+    shared: Mapping[str, str] | None = None,
+    seeds: Iterable[int] = SEEDS,
+) -> Made:
     """One run for each learner, try and seed, tested on a fifth of the train images.
 
     ``shared`` names the file of the first task's training that learners have in common.
@@ -26,7 +32,7 @@ def jobs(benchmark: str, out: Path, tries: Tries, shared: Mapping[str, str] | No
     for learner, own in tries.items():
         for name, words in own:
             typed = [*(word.format(learner) for word in words), "stream.validation=0.2"]
-            for seed in SEEDS:
+            for seed in seeds:
                 folder = out / learner / name.replace(", ", "_").replace(" ", "-") / str(seed)
                 prefix = out / f"{shared[learner]}-{seed}.pt" if shared else None
                 config = resolve(benchmark, learner, typed, seed)
@@ -42,11 +48,12 @@ def accuracy(folder: Path, how: str) -> float:
 
 def choices(made: Made, tries: Tries, how: Mapping[str, str]) -> Iterator[str]:
     """Every try of every learner, and which has the highest mean over seeds."""
-    yield f"| learner | measured | try | mean | seeds {', '.join(map(str, SEEDS))} | |"
+    seeds = sorted({seed for _, _, seed in made})
+    yield f"| learner | measured | try | mean | seeds {', '.join(map(str, seeds))} | |"
     yield "|---|---|---|---|---|---|"
     for learner, own in tries.items():
         found = {
-            name: [accuracy(made[learner, name, seed].folder, how[learner]) for seed in SEEDS]
+            name: [accuracy(made[learner, name, seed].folder, how[learner]) for seed in seeds]
             for name, _ in own
         }
         best = max(found, key=lambda name: mean(found[name]))
