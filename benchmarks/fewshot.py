@@ -62,7 +62,7 @@ TRIALS = {
     ),
     "cub200-11-96": Trial(
         {"er": rates(3e-5, 1e-4, 3e-4), "topic": rates(1e-4, 3e-4, 1e-3)},
-        ["net.weights=mobilenet_v2-b0353104.pth", "data.lists=", "stream.shots=5"],
+        ["net.weights=mobilenet_v2-b0353104.pth", "data.lists=''", "stream.shots=5"],
         (100,),
     ),
 }
