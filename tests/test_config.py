@@ -266,6 +266,7 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("train.augment.flip=7", "train.augment.flip is 7, expected true or false"),
         ("rrr.signed=yess", "rrr.signed is 'yess', expected true or false"),
         ("rrr.view=3", "rrr.view is 3, expected a word"),
+        ("rrr.view=", "rrr.view is None, expected a word ('' for an empty one)"),
         ("memory.per_class=[1,2,3]", "memory.per_class is [1, 2, 3], expected a whole number or"),
         ("memory.per_class=[a,b]", "memory.per_class is 'a', expected a whole number"),
         ("memory.per_class=0", "memory.per_class is 0, expected at least 1"),

@@ -343,6 +343,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         if option is Any:
             return value
     expected = " or ".join(_say(option) for option in options)
+    if value is None and str in options:
+        expected += " ('' for an empty one)"
     raise UserError(f"{where} is {value!r}, expected {expected}")
 
 
