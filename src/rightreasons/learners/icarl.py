@@ -11,22 +11,23 @@ from torch.nn import functional as F
 
 from rightreasons.config import check_choice
 from rightreasons.feed import Look
-from rightreasons.learners.base import REPLAYS, Learner
-from rightreasons.learners.distil import binary_targets, frozen, taught
+from rightreasons.learners.base import REPLAYS
+from rightreasons.learners.lwf import LwFMC
 from rightreasons.memory import Memory
 from rightreasons.nets.base import Net
-from rightreasons.types import Batch, Out, Pool, Stage, Task
+from rightreasons.types import Out, Pool, Stage, Task
 
 
 @dataclass
-class ICaRL(Learner):
+class ICaRL(LwFMC):
     """One sigmoid a class, distilled targets for old classes, and the nearest mean of exemplars.
 
-    Algorithm 3: ``L = mean over images and classes of BCE(z, q)`` with ``q_c = sigma(z_old,c)`` for
-    old classes, of new images and exemplars alike, and ``q_c = [y = c]`` for new ones. Algorithm 1:
-    ``y* = argmin_c || phi(x) - mu_c ||`` with embeddings of length one. What terms explain is the
-    logit of a class, before the sigmoid: the nearest mean itself has none. The pointing game
-    explains the logit of the class that the nearest mean predicts.
+    Its loss is that of LwF-MC, over exemplars too. Algorithm 3: ``L = mean over images and classes
+    of BCE(z, q)`` with ``q_c = sigma(z_old,c)`` for old classes, of new images and exemplars alike,
+    and ``q_c = [y = c]`` for new ones. Algorithm 1: ``y* = argmin_c || phi(x) - mu_c ||`` with
+    embeddings of length one. What terms explain is the logit of a class, before the sigmoid: the
+    nearest mean itself has none. The pointing game explains the logit of the class that the nearest
+    mean predicts.
     """
 
     memory: Memory = field(default_factory=lambda: Memory(pick="herding"))
@@ -43,13 +44,8 @@ class ICaRL(Learner):
     def stages(self, task: Task) -> list[Stage]:
         return [Stage(pool=Pool(mix=self.replay))]
 
-    def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
-        old = taught(self.teacher_, batch) if hasattr(self, "teacher_") else None
-        targets = binary_targets(batch.y, out.logits, old)
-        return F.binary_cross_entropy_with_logits(out.logits, targets)
-
     def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
-        self.teacher_ = frozen(net)
+        super().end(net, task, memory, look)
         z = F.normalize(look.embeddings()) + F.normalize(look.embeddings(flip=True))  # (rows,D)
         y = memory.tensor("y").to(z.device)
         sums = z.new_zeros(task.seen, z.shape[1]).index_add(0, y, z)
