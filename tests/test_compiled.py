@@ -100,3 +100,21 @@ def test_bf16_trains_and_gives_float32_on(monkeypatch: pytest.MonkeyPatch):
     assert other.dtype == torch.float32
     assert not torch.equal(weight, other)  # the forward was another one
     torch.testing.assert_close(weight, other, rtol=0.1, atol=0.02)  # and almost the same
+
+
+@pytest.mark.parametrize("view", ["canonical", "shared"])
+def test_bf16_explains_at_a_layer_without_closed_form(monkeypatch: pytest.MonkeyPatch, view: str):
+    """What is differentiated are the maps that the logits hang on, not their copies in float32."""
+    monkeypatch.setattr("rightreasons.optimise.has_bf16", lambda device: True)
+    stream = rr.stream("glyphs", tasks=2, classes=4, train=12, test=4)
+    learner = rr.ER(memory=rr.Memory(8)) + rr.RRR(view=view, rows=4, bn="frozen")
+    how = {"epochs": 1, "batch": 12, "optimiser": "sgd", "lr": 0.01}
+    losses = {}
+    for precision in ("float32", "bf16"):
+        net = tiny()
+        net.taps["paper"] = "last.0"
+        train = rr.Train(**how, precision=precision)
+        made = rr.fit(learner, net, stream, train=train, progress=False)
+        losses[precision] = made.records[-1]["losses"]["rrr"]
+    assert losses["bf16"] != losses["float32"]
+    assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.3)

@@ -266,6 +266,7 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("train.augment.flip=7", "train.augment.flip is 7, expected true or false"),
         ("rrr.signed=yess", "rrr.signed is 'yess', expected true or false"),
         ("rrr.view=3", "rrr.view is 3, expected a word"),
+        ("rrr.cells=-2", "rrr.cells is -2, expected full, or a number above 0"),
         ("rrr.view=", "rrr.view is None, expected a word ('' for an empty one)"),
         ("memory.per_class=[1,2,3]", "memory.per_class is [1, 2, 3], expected a whole number or"),
         ("memory.per_class=[a,b]", "memory.per_class is 'a', expected a whole number"),
@@ -459,3 +460,9 @@ def test_the_learners_memory_stays_what_it_is_unless_the_config_says_so():
 @pytest.mark.parametrize("term", sorted(TERMS))
 def test_terms_of_learners_without_replay_have_a_forward_of_their_own(learner, term):
     assert resolve("glyphs-small", f"{learner}+{term}")[term]["view"] == "canonical"
+
+
+def test_a_long_path_with_spaces_stays_whole(tmp_path):
+    folder = tmp_path / " ".join(["pictures"] * 12)
+    folder.mkdir()
+    assert resolve(str(folder), "er")["data"]["path"] == str(folder)

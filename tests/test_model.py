@@ -10,8 +10,13 @@ import torch
 from PIL import Image
 
 import rightreasons as rr
+from rightreasons import model
+from rightreasons.config import build, resolve
 from rightreasons.data.folder import Folder
+from rightreasons.errors import DataWarning
 from rightreasons.memory import Ragged
+from rightreasons.runfiles import read_config
+from rightreasons.sweep.one import execute
 
 CLASSES = ("a", "b", "c", "d", "e", "f")
 
@@ -280,3 +285,58 @@ def test_joint_cannot_be_extended_without_its_images(pictures, tmp_path):
             rr.extend(tmp_path / "a", pictures / "new", tmp_path / "b", progress=False)
     finally:
         hidden.rename(pictures / "known")
+
+
+def known_run(out, benchmark, words, method="er"):
+    config = resolve(str(benchmark), method, ["train.epochs=1", "train.batch=8", *words])
+    execute(config, out, show=False)
+    return out
+
+
+@pytest.mark.parametrize("word", ["stream.validation=0.3", "stream.shots=3"])
+def test_old_classes_keep_the_images_that_the_run_had(pictures, tmp_path, monkeypatch, word):
+    words = ["data.size=16", "stream.tasks=2", "memory.size=8", word]
+    run = known_run(tmp_path / "a", pictures / "known", words)
+    _, stream = build(read_config(run)).load()
+    seen = []
+    monkeypatch.setattr(model, "fit", lambda learner, net, stream, **_: seen.append(stream))
+    rr.extend(run, pictures / "new", tmp_path / "b", progress=False)
+    for old, new in zip(stream, seen[0], strict=False):
+        for part in ("train", "test"):
+            a, b = getattr(old, part), getattr(new, part)
+            every = torch.arange(len(a))
+            assert torch.equal(a.y, b.y) and torch.equal(a.pixels(every), b.pixels(every))
+
+
+def test_a_run_whose_cut_cannot_be_told_has_unknown_old_classes(pictures, tmp_path):
+    """Started from Python, with images held out: testing on others would look like forgetting."""
+    stream = rr.stream(pictures / "known", tasks=2, size=16, validation=0.3)
+    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(2, False))
+    rr.fit(learner(), rr.net("resnet8"), stream, train=train, run=tmp_path / "a", progress=False)
+    longer = rr.extend(tmp_path / "a", pictures / "new", tmp_path / "b", progress=False)
+    assert np.isnan(longer.R[-1, :2]).all() and not np.isnan(longer.R[-1, 2])
+
+
+@pytest.mark.parametrize(
+    "made", [rr.BiC(memory=rr.Memory(12)), rr.TOPIC(memory=rr.Memory(per_class=2))]
+)
+def test_learners_that_count_images_are_extended_without_the_old_ones(pictures, tmp_path, made):
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    train = rr.Train(epochs=1, batch=8, augment=rr.Augment(2, False))
+    rr.fit(made, rr.net("resnet8"), stream, train=train, run=tmp_path / "a", progress=False)
+    hidden = pictures / "hidden"
+    (pictures / "known").rename(hidden)
+    try:
+        longer = rr.extend(tmp_path / "a", pictures / "new", tmp_path / "b", progress=False)
+    finally:
+        hidden.rename(pictures / "known")
+    assert np.isnan(longer.R[-1, :2]).all() and not np.isnan(longer.R[-1, 2])
+
+
+def test_bad_images_of_an_extension_can_be_left_out(pictures, known, tmp_path):
+    shutil.copytree(pictures / "new", tmp_path / "new")
+    (tmp_path / "new" / "e" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(rr.UserError, match="skip_bad=True"):
+        rr.extend(known, tmp_path / "new", tmp_path / "b", progress=False)
+    with pytest.warns(DataWarning, match="1 of .* left out"):
+        rr.extend(known, tmp_path / "new", tmp_path / "b", skip_bad=True, progress=False)

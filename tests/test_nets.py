@@ -193,6 +193,32 @@ def test_an_in_place_relu_does_not_hide_the_last_layer():
     assert torch.allclose(rr.gradcam(net, x, y), rr.gradcam(net, x, y, closed=False), atol=1e-6)
 
 
+@pytest.mark.parametrize("between", [nn.BatchNorm1d(12), nn.Linear(12, 12)])
+def test_a_layer_between_pooling_and_head_is_seen_while_it_is_the_identity(between):
+    """A fresh BatchNorm changes nothing yet: the closed form would leave it out for good."""
+    if isinstance(between, nn.Linear):
+        nn.init.eye_(between.weight)
+        nn.init.zeros_(between.bias)
+
+    class Between(Own):
+        def __init__(self):
+            super().__init__()
+            self.between = between
+
+        def forward(self, x):
+            return self.classifier(self.between(self.features(x).mean((2, 3))))
+
+    net = rr.net(Between(), head="classifier")
+    assert not net.pooled_linear and net.path("last_block") == "features"
+    net.grow(3)
+    with torch.no_grad():
+        for p in between.parameters():
+            p.add_(torch.rand_like(p))
+    x, y = torch.randn(2, 3, 32, 32), torch.tensor([0, 2])
+    net.eval()
+    assert torch.allclose(rr.gradcam(net, x, y), rr.gradcam(net, x, y, closed=False), atol=1e-6)
+
+
 def test_evidence_needs_a_pooled_linear_head():
     net = rr.net(Own(flatten=True))
     net.grow(2)

@@ -99,3 +99,15 @@ def test_accuracy_of_first_and_later_tasks_make_up_the_whole(group):
         assert parts / sum(images) == pytest.approx(numbers["accuracy"])
         inverse = (1 / numbers["first"] + 1 / numbers["later"]) / 2
         assert numbers["harmonic"] == pytest.approx(1 / inverse)
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "named"),
+    [("er", [], False), ("er", ["memory.pick=herding"], True), ("topic", [], True)],
+)
+def test_pairs_whose_nets_choose_the_rows_say_so(made_up, tmp_path, method, words, named):
+    for name in (method, f"{method}+rrr"):
+        config = resolve("glyphs-small", name, [*WORDS, *words], 0)
+        made_up.make_run(tmp_path / name / "0", config, 3, maps=False)
+    note = every(read([tmp_path]).groups[0])["pairs"].note
+    assert (f"({method}, {method}+rrr)" in note) == named

@@ -518,3 +518,18 @@ def test_pooled_maps_have_a_loss_in_the_shared_view(term, tiny_stream, tiny_net)
     pooled, whole = (r.records[-1]["losses"][term.name] for r in (result, full))
     cells = 4 if term.name == "rrr" else 1  # a sum over 4 means and not over 16 cells
     assert 0.05 * whole < cells * pooled <= 1.5 * whole
+
+
+@pytest.mark.parametrize("value", [0, -1, -3, "half"])
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (rr.Evidence, "cells", "full or mean"),
+        (rr.Evidence, "classes", "all or mean"),
+        (rr.RRR, "cells", "full"),
+        (rr.Activations, "cells", "full"),
+    ],
+)
+def test_amounts_are_words_or_numbers_above_zero(kind, name, words, value):
+    with pytest.raises(rr.UserError, match=f"{name} is {value!r}, expected {words}, or a number"):
+        kind(**{name: value})

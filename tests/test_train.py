@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import rightreasons as rr
+from rightreasons import optimise
+from rightreasons.checkpoints import load_checkpoint
 from rightreasons.feed import Feed
 from rightreasons.optimise import Updater
 from rightreasons.types import Pool, Stage
@@ -254,3 +256,82 @@ def test_later_tasks_have_their_own_batch_and_rate(tiny_stream, tiny_train):
     first, second = (train.at(task, Stage(train={"epochs": 7})) for task in tiny_stream[:2])
     assert (first.batch, first.lr, first.epochs) == (8, tiny_train.lr, 7)
     assert (second.batch, second.lr, second.epochs) == (3, 0.5, 7)
+
+
+def test_the_state_that_a_run_starts_from_stays_as_it_is(
+    tiny_stream, tiny_net, tiny_train, tmp_path
+):
+    whole = tmp_path / "whole"
+    learner = rr.ER(memory=rr.Memory(6))
+    rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, run=whole, progress=False)
+    state = load_checkpoint(whole / "checkpoints" / "task-1.pt")
+    made = [
+        rr.fit(learner, tiny_net, tiny_stream, train=train, start=state, progress=False)
+        for train in (tiny_train, replace(tiny_train, lr=0.1))
+    ]
+    assert [len(one.records) for one in made] == [3, 3] and len(state["records"]) == 1
+    assert not torch.equal(made[0].net.head.weight, made[1].net.head.weight)
+
+
+@pytest.mark.parametrize("last", [3, 5])
+def test_a_run_is_not_gone_on_with_other_images(tiny_net, tiny_train, tmp_path, monkeypatch, last):
+    """Broken off inside the first task, or in the second."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2, 3], 8)
+    streams = [
+        rr.stream((rng.integers(0, top, (32, 16, 16, 3), dtype=np.uint8), y), tasks=2)
+        for top in (256, 128)
+    ]
+    learner = rr.ER(memory=rr.Memory(6))
+    how = {"train": tiny_train, "run": tmp_path / "run", "progress": False, "checkpoint": 1}
+    steps = list(range(last))
+    with monkeypatch.context() as patch:
+        step = rr.ER.step
+        patch.setattr(rr.ER, "step", lambda *given: (steps.pop(), step(*given)))
+        with pytest.raises(IndexError):
+            rr.fit(learner, tiny_net, streams[0], **how)
+    with pytest.raises(rr.UserError, match="trained on other images"):
+        rr.fit(learner, tiny_net, streams[1], **how)
+    assert len(rr.fit(learner, tiny_net, streams[0], **how).records) == 2
+
+
+def test_what_is_different_later_holds_in_the_step(tiny_stream, tiny_net, tiny_train):
+    learner = rr.ER(memory=rr.Memory(6))
+    made = [
+        rr.fit(learner, tiny_net, tiny_stream, train=train, progress=False).net.state_dict()
+        for train in (
+            replace(tiny_train, freeze_bn=True),
+            replace(tiny_train, later={"freeze_bn": True}),
+        )
+    ]
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
+def test_images_have_one_size_in_a_run(tiny_stream):
+    for where, given in (
+        ("train.later", lambda part: rr.Train(later=part)),
+        ("eeil.balanced", lambda part: rr.EEIL(balanced=part)),
+        ("bic.bias", lambda part: rr.BiC(bias=part)),
+        ("itaml.adapt", lambda part: rr.ITAML(adapt=part)),
+    ):
+        with pytest.raises(
+            rr.UserError, match=f"{where}.augment.cut is 12, .*train.augment.cut=12"
+        ):
+            given({"augment": {"cut": 12}})
+        with pytest.raises(rr.UserError, match=f"unknown key '{where}.precision'"):
+            given({"precision": "bf16"})
+    train = rr.Train(augment=rr.Augment(cut=12), later={"augment": {"flip": False}})
+    assert train.at(tiny_stream[1], Stage()).augment == rr.Augment(cut=12, flip=False)
+
+
+def test_rehearsals_have_no_noise_on_their_gradients(
+    tiny_stream, tiny_net, tiny_train, monkeypatch
+):
+    """It would be the same draw in all steps of an epoch, which an optimiser takes for a slope."""
+    counted = []
+    monkeypatch.setattr(optimise, "add_noise", lambda *given: counted.append(given))
+    learner = rr.ER(memory=rr.Memory(6)) + rr.RRR(profile="released", rows=2)
+    train = replace(tiny_train, noise=0.3)
+    made = rr.fit(learner, tiny_net, tiny_stream, train=train, progress=False)
+    assert made.records[-1]["losses"]["rrr"] > 0
+    assert len(counted) == sum(record["steps"] for record in made.records)

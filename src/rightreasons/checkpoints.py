@@ -161,6 +161,6 @@ def found_in(folder: Path) -> dict[Place, Path]:
     return dict(sorted(found.items()))
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Those of finished tasks, in order."""
-    return [path for (_, steps), path in found_in(folder).items() if not steps]
+def by_task(folder: Path) -> dict[int, Path]:
+    """Those of finished tasks, in order, by the task's number."""
+    return {task: path for (task, steps), path in found_in(folder).items() if not steps}

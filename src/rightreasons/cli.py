@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import signal
 import sys
@@ -26,6 +27,7 @@ from rightreasons import __version__
 from rightreasons.errors import Stopped, UserError, printable
 from rightreasons.launch import process, processes
 
+NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words
 DATA = "Folder of the data sets, each below it as its owners lay it out (default: RRR_DATA)."
 
 app = App(
@@ -363,7 +365,9 @@ def explain(
 
 
 @app.command
-def extend(run: Path, folder: Path, *changes: str, out: Path | None = None) -> None:
+def extend(
+    run: Path, folder: Path, *changes: str, out: Path | None = None, skip_bad: bool = False
+) -> None:
     """Learn new class folders as the next task of a finished run, from its weights and memory.
 
     Example: rrr extend runs/birds/er+evidence/0 new-birds
@@ -380,10 +384,12 @@ def extend(run: Path, folder: Path, *changes: str, out: Path | None = None) -> N
         key=value words, such as train.epochs=20; all else is as in the run.
     out
         Folder of the longer run (default: RUN+K, K its number of tasks).
+    skip_bad
+        Leave out images of the new folders that cannot be read, and say how many.
     """
     from rightreasons.use import extend_run
 
-    extend_run(run, folder, changes, out)
+    extend_run(run, folder, changes, out, skip_bad)
 
 
 @app.command
@@ -580,7 +586,9 @@ def main() -> None:
         why = f"{error.filename or 'a file'}: {error.strerror or error}"
         again = _again() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ""
         _end(1, f"{why}; nothing that was saved is lost{again}")
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
         _end(1, f"there is not enough memory; nothing that was saved is lost{_again()}")
     except KeyboardInterrupt as error:
         number = error.signal if isinstance(error, Stopped) else int(signal.SIGINT)

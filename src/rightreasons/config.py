@@ -48,6 +48,22 @@ class StreamFields:
         if not 0 <= self.validation < 1:
             raise UserError(f"stream.validation is {self.validation}, expected a share such as 0.2")
 
+    def cut(self, source: Any, seed: int) -> Any:
+        """The stream of a source that these fields describe."""
+        from rightreasons.streams import stream
+
+        among = None if self.pool is None else self.pools[self.pool]
+        return stream(
+            source,
+            self.tasks,
+            classes=self.classes,
+            order=self.order,
+            among=among,
+            shots=self.shots,
+            validation=self.validation,
+            seed=seed,
+        )
+
 
 @dataclass(frozen=True)
 class NetFields:
@@ -91,7 +107,8 @@ def resolve(
     """
     known = benchmarks()
     if benchmark not in known and Path(benchmark).is_dir():
-        overrides = [f"data.path={yaml.safe_dump(benchmark).splitlines()[0]}", *overrides]
+        path = yaml.safe_dump(benchmark, width=10**6).splitlines()[0]
+        overrides = [f"data.path={path}", *overrides]
         benchmark = "folder"
     if benchmark not in known:
         raise _no_benchmark(benchmark, list(known))
@@ -224,21 +241,9 @@ class Parts:
     def load(self) -> tuple[Any, Any]:
         """Net and stream."""
         from rightreasons.nets import net
-        from rightreasons.streams import stream
 
-        s = self.stream
-        among = None if s.pool is None else s.pools[s.pool]
-        made = stream(
-            self.source,
-            s.tasks,
-            classes=s.classes,
-            order=s.order,
-            among=among,
-            shots=s.shots,
-            validation=s.validation,
-            seed=self.seed,
-        )
         n = self.net
+        made = self.stream.cut(self.source, self.seed)
         return net(n.name, target=n.target, weights=n.weights, flatten=n.flatten), made
 
 
@@ -326,7 +331,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
                 continue
             return tuple(convert(v, every, where) for v in value)
         if kind is list and isinstance(value, (list, tuple)):
-            return list(value)
+            return [convert(v, inner[0], where) for v in value] if inner else list(value)
         if kind is dict and isinstance(value, Mapping):
             return dict(value)
         if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):

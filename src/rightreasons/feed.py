@@ -66,7 +66,7 @@ class Feed:
         """Held-out images of each new class."""
         if not self.held_out:
             return 0
-        smallest = int(torch.bincount(task.train.y)[list(task.classes)].min())
+        smallest = int(torch.bincount(task.train.y, minlength=task.seen)[list(task.classes)].min())
         kept = self.memory.quota(task.classes[0] or task.seen, first=task.index == 0)
         return held_count(min(kept, smallest), self.held_out)
 
@@ -177,6 +177,11 @@ class Look:
         self._fresh = (
             fresh  # (n,D) embeddings of the last n rows of memory, which are known already
         )
+
+    @property
+    def tasks(self) -> int:
+        """How many the stream has in all."""
+        return len(self._feed.stream)
 
     def images(self, size: int | None = None) -> Iterator[Batch]:
         """All new images."""

@@ -83,7 +83,8 @@ def _check_memory(learner: Learner, feed: Feed) -> None:
     memory, seen = learner.memory, feed.stream[-1].seen
     if learner.remembers:
         memory.quota(seen)
-    if learner.holds_out and not all(feed.held_count(task) for task in feed.stream):
+    there = [task for task in feed.stream if len(task.train)]  # those of an old task may be gone
+    if learner.holds_out and not all(feed.held_count(task) for task in there):
         needed = "per_class=2" if memory.per_class is not None else f"size={2 * seen}"
         raise UserError(
             f"{learner.name} holds out rows of each class, and one has too few rows or "

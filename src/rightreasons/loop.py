@@ -104,9 +104,12 @@ class Loop(Steps):
         last = saved.step or saved.task
         if last is None:
             return
+        if "stream" in last:
+            self._check_images(last["stream"])
         try:
             if saved.task is not None:
-                self.records, self.probes = saved.task["records"], saved.task["probes"]
+                self.records = list(saved.task["records"])  # what was given stays as it is
+                self.probes = dict(saved.task["probes"])
                 if self.folder is not None:
                     self.known = marks(saved.task["learner"])
             restore(self.net, last["net"])
@@ -118,6 +121,16 @@ class Loop(Steps):
             raise UserError(
                 f"a checkpoint does not fit this run ({why(error)}); pass another --out"
             ) from error
+
+    def _check_images(self, known: dict[str, Any]) -> None:
+        """Refuse to go on with other images than those that the run began with."""
+        own = self.stream
+        told = (own.mean - known["mean"]).abs().max() + (own.std - known["std"]).abs().max()
+        if told > 0.1 or list(own.class_names[: len(known["class_names"])]) != known["class_names"]:
+            raise UserError(
+                "a checkpoint of this run was trained on other images: their mean or their classes "
+                "are not those of the stream; pass the data it began with, or another --out"
+            )
 
     def _learn_all(self, progress: bool) -> None:
         label = f"{self.learner.method} seed {self.seed}"
@@ -224,6 +237,7 @@ class Loop(Steps):
         state = {
             "net": pack(self.net),
             "learner": lean(get_state(self.learner), self.known),
+            "stream": self._stream(),
             "losses": self.losses.state(),
             "steps": self.steps,
             "seconds": time.perf_counter() - self.begun,
@@ -283,13 +297,14 @@ class Loop(Steps):
 
     def _stream(self) -> dict[str, Any]:
         """What is needed of the stream to use the net: it may not be there any more."""
-        seen = self.stream[: len(self.records)]
+        ended = self.stream[: len(self.records)]
+        counts = [len(task.classes) for task in ended]
         return {
-            "class_names": list(self.stream.class_names[: seen[-1].seen]),
-            "counts": [len(task.classes) for task in seen],
+            "class_names": list(self.stream.class_names[: sum(counts)]),
+            "counts": counts,
             "mean": self.stream.mean,
             "std": self.stream.std,
-            "size": list(seen[-1].train.x.shape[2:]),
+            "size": list(self.stream[0].train.x.shape[2:]),
         }
 
     def _steps_of(self, task: Task) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,15 @@ from torch import Tensor
 
 from rightreasons.augment import Augment, middle
 from rightreasons.branch import check_changes
-from rightreasons.checkpoints import checkpoints, load_checkpoint, why
-from rightreasons.config import NetFields, build_source, learner_of, make, override
+from rightreasons.checkpoints import by_task, load_checkpoint, why
+from rightreasons.config import (
+    NetFields,
+    StreamFields,
+    build_source,
+    learner_of,
+    make,
+    override,
+)
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
@@ -36,6 +44,7 @@ from rightreasons.runfiles import read_config
 from rightreasons.runs import Run
 from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
+from rightreasons.streams import stream as make_stream
 from rightreasons.train import fit
 from rightreasons.types import Images, Splits, Task
 from rightreasons.wellformed import check_task
@@ -75,6 +84,11 @@ class Model:
     size: tuple[int, int]
     config: dict[str, Any]
     state: dict[str, Any]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many classes each task had."""
+        return list(self.state["stream"]["counts"])
 
     def read(self, images: Any) -> Tensor:
         """(N,3,H,W) uint8 from images ``(N,H,W,3)``, ``(N,3,H,W)``, or from image files."""
@@ -159,13 +173,14 @@ class Model:
         maps = gradcam(self.net, out, scores.argmax(1), target=TARGET)
         return scores.detach(), enlarge(maps, x.shape[2:])
 
-    def folder(self, path: str | Path) -> Folder:
+    def folder(self, path: str | Path, skip_bad: bool = False) -> Folder:
         """New class folders, read and split as the run's own folder was."""
         data = self.config.get("data") or {}
         kept = {
             k: data[k] for k in ("test", "seed") if data.get("source") == "folder" and k in data
         }
-        return make(Folder, {"path": str(path), "size": self.size[0], **kept}, "data")
+        own = {"path": str(path), "size": self.size[0], "skip_bad": skip_bad}
+        return make(Folder, own | kept, "data")
 
     @property
     def cut(self) -> int | None:
@@ -206,7 +221,7 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
 
 def _state(folder: Path, task: int | None) -> dict[str, Any]:
     """The checkpoint of a task, or of the last one."""
-    kept = {int(f.stem.removeprefix("task-")): f for f in checkpoints(folder)}
+    kept = by_task(folder)
     if not kept:
         raise UserError(f"{folder} has lost its checkpoints; run it again")
     if task is not None and task not in kept:
@@ -253,20 +268,21 @@ def extend(
     *,
     changes: Sequence[str] = (),
     net: Net | None = None,
+    skip_bad: bool = False,
     progress: bool = True,
 ) -> Result:
     """Learn the class folders of ``folder`` as the next task of a finished run, into ``out``.
 
     It goes on from the run's weights and memory, with its settings but for ``changes``, words such
-    as ``train.epochs=10``. Old classes are tested where the run's own data is
-    found; where it is not, their accuracy is unknown (NaN).
+    as ``train.epochs=10``. Old classes are tested on the images that the run tested them on, where
+    its data is found; where it is not, their accuracy is unknown (NaN).
     """
     model = load(run, net)
     if model.size[0] != model.size[1]:
         raise UserError(
             f"the run's images are {model.size}, expected square ones for class folders"
         )
-    source = model.folder(folder)
+    source = model.folder(folder, skip_bad)
     for name in source.names:
         if name in model.class_names:
             raise UserError(
@@ -290,7 +306,8 @@ def extend(
     task = Task(len(old), labels, *(_shift(part, count) for part in (new[0].train, new[0].test)))
     flip = make(Augment, model.config["train"]["augment"], "train.augment").flip
     stream = Stream((*old, task), names, model.mean, model.std, flip)
-    done = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
+    done: dict[str, Any] = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
+    done |= {"skip_bad": True} if skip_bad else {}
     config = changed | {"extensions": [*model.config.get("extensions", []), done]}
     return fit(
         learner,
@@ -309,44 +326,46 @@ def _shift(images: Images, by: int) -> Images:
 
 
 def _old_tasks(model: Model) -> list[Task]:
-    """The tasks that the run has learned, with their test images if its data is found."""
-    counts = model.state["stream"]["counts"]
-    splits = _old_data(model)
-    known = 0 if splits is None else int(splits.test.y.max()) + 1
-    tasks, start = [], 0
-    for index, count in enumerate(counts):
-        labels = tuple(range(start, start + count))
-        nothing = Images(torch.zeros((0, 3, *model.size), dtype=torch.uint8), torch.zeros(0).long())
-        parts = [nothing, nothing]
-        if splits is not None and start + count <= known:
-            parts = [p.between(start, start + count) for p in splits]
-        tasks.append(Task(index, labels, *parts))
-        start += count
-    return tasks
-
-
-def _old_data(model: Model) -> Splits | None:
-    """The source of the run's config, or nothing where it is not there any more.
-
-    Classes that came by an earlier extension are read from its folder.
-    """
-    extensions = model.config.get("extensions", [])
-    added = sum(len(step["classes"]) for step in extensions)
-    own = model.class_names[: len(model.class_names) - added]
+    """The tasks that the run has learned, with their images as far as its data is found."""
+    nothing = Images(torch.zeros((0, 3, *model.size), dtype=torch.uint8), torch.zeros(0).long())
+    parts: list[Splits] = []
     try:
-        source = build_source(model.config)
-        places = {name: i for i, name in enumerate(source.names)}
-        if not set(own) <= set(places):
-            return None
-        splits: Splits = source.load([places[name] for name in own])
-        train, test, count = splits.train, splits.test, len(own)
-        for step in extensions:
-            more = model.folder(step["folder"])
-            if list(more.names) != step["classes"]:
-                break
-            part = more.load(range(len(more.names)))
-            train, test = train.join(_shift(part.train, count)), test.join(_shift(part.test, count))
-            count += len(more.names)
-        return Splits(train, test)
-    except UserError:
-        return None
+        parts += _own_data(model)
+        for step in model.config.get("extensions", []):
+            parts.append(_added(model, step, sum(model.counts[: len(parts)])))
+    except UserError:  # what is gone is unknown, and so is what came after it
+        pass
+    parts += [Splits(nothing, nothing)] * (len(model.counts) - len(parts))
+    ends = list(accumulate(model.counts))
+    return [
+        Task(index, tuple(range(end - count, end)), *part)
+        for index, (count, end, part) in enumerate(zip(model.counts, ends, parts, strict=True))
+    ]
+
+
+def _own_data(model: Model) -> list[Splits]:
+    """Train and test images of each task of the run's config, the very ones that it had."""
+    fields, source = model.config["stream"], build_source(model.config)
+    own = model.counts[: len(model.counts) - len(model.config.get("extensions", []))]
+    ends = list(accumulate(own))
+    names = [list(model.class_names[end - n : end]) for n, end in zip(own, ends, strict=True)]
+    if "images" in fields:  # started from Python: how its stream was cut is not told
+        stream = make_stream(source, names)
+        cut_alike = [[len(t.train), len(t.test)] for t in stream] == fields["images"][: len(own)]
+    else:
+        whole = make(StreamFields, fields, "stream")
+        stream = replace(whole, tasks=names).cut(source, int(model.config["seed"]))
+        tasks = whole.tasks if isinstance(whole.tasks, int) else len(whole.tasks)
+        cut_alike = not whole.validation or tasks == len(own)  # a share of all the stream's images
+    if not cut_alike:
+        raise UserError("which of its images the run trained and tested on cannot be told")
+    return [Splits(task.train, task.test) for task in stream]
+
+
+def _added(model: Model, step: dict[str, Any], count: int) -> Splits:
+    """The images of an earlier extension, whose labels begin at ``count``."""
+    source = model.folder(step["folder"], step.get("skip_bad", False))
+    if list(source.names) != step["classes"]:
+        raise UserError("the folder of an extension has other classes by now")
+    part = source.load(range(len(source.names)))
+    return Splits(_shift(part.train, count), _shift(part.test, count))

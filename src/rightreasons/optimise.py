@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,8 +85,7 @@ class Train:
         if self.nesterov and not self.momentum:
             raise UserError("train.nesterov needs momentum; type train.momentum=0.9")
         if self.later:
-            once = {"device": "auto", "threads": None, "compile": False}  # for a whole run
-            make(Train, self.later, "train.later", later={}, **once)
+            part_of_run(self.later, "train.later")
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch."""
@@ -95,9 +94,25 @@ class Train:
 
     def at(self, task: Task, stage: Stage) -> Train:
         """What holds in this stage of this task."""
-        later = make(Train, self.later, "train.later") if task.index else self
-        changed = {name: getattr(later, name) for name in self.later} if task.index else {}
-        return replace(self, **{**changed, **stage.train, "later": {}})
+        changed: dict[str, Any] = {"later": {}}
+        for fields in (self.later if task.index else {}, stage.train):
+            made = part_of_run(fields, "train.later" if fields is self.later else stage.name)
+            changed |= {name: getattr(made, name) for name in fields}
+        if changed.get("augment") and self.augment:
+            changed["augment"] = replace(changed["augment"], cut=self.augment.cut)
+        return replace(self, **changed)
+
+
+def part_of_run(fields: Mapping[str, Any], where: str) -> Train:
+    """Fields of `Train` that hold for some tasks or stages; the others hold for a whole run."""
+    once = {"device": "auto", "threads": None, "compile": False, "precision": "float32"}
+    made = make(Train, fields, where, later={}, **once)
+    if made.augment is not None and made.augment.cut is not None:
+        raise UserError(
+            f"{where}.augment.cut is {made.augment.cut}, and the images of a run have one size; "
+            f"type train.augment.cut={made.augment.cut}"
+        )
+    return made
 
 
 @contextmanager
@@ -118,27 +133,26 @@ def training(net: Net, parameters: Sequence[Tensor]) -> Iterator[None]:
 class Updater:
     """What moves the weights, with a fresh optimiser: its state belongs to one stage of a task.
 
-    ``lr`` replaces the run's learning rate and schedule by a constant one. ``held`` are parts of
-    parameters that stay as they are: a parameter, and how many of its first rows.
+    ``held`` are parts of parameters that stay as they are: a parameter, and how many of its first
+    rows.
     """
 
     def __init__(
         self,
         parameters: Sequence[Tensor],
         train: Train,
-        lr: float | None = None,
         seed: int = 0,
         held: Sequence[tuple[Tensor, int]] = (),
     ) -> None:
-        self.parameters, self.train, self.lr, self.seed = list(parameters), train, lr, seed
+        self.parameters, self.train, self.seed = list(parameters), train, seed
         self.held = [(p, p.detach()[:rows].clone()) for p, rows in held if rows]
-        self.optimiser = make_optimiser(self.parameters, train, lr or train.lr)
+        self.optimiser = make_optimiser(self.parameters, train)
 
     def __call__(self, where: Where, loss: Tensor) -> None:
         """One step, at a place: task, stage, epoch, step."""
         train, epoch = self.train, int(where[2])
         for group in self.optimiser.param_groups:
-            group["lr"] = self.lr or train.rate(epoch)
+            group["lr"] = train.rate(epoch)
         self.optimiser.zero_grad(set_to_none=True)
         with span(BACKWARD):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -173,9 +187,9 @@ def add_noise(parameters: Sequence[Tensor], level: float, by: torch.Generator) -
         grad += part.view_as(grad).to(grad)
 
 
-def make_optimiser(parameters: list[Tensor], train: Train, lr: float) -> torch.optim.Optimizer:
+def make_optimiser(parameters: list[Tensor], train: Train) -> torch.optim.Optimizer:
     """One pass over the weights where torch has a kernel for it, few calls everywhere."""
-    decay = train.weight_decay
+    lr, decay = train.lr, train.weight_decay
     if train.optimiser == "sgd":
         return torch.optim.SGD(
             parameters,

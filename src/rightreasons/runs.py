@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rightreasons.checkpoints import (
     Place,
-    checkpoints,
+    by_task,
     fill,
     found_in,
     load_checkpoint,
@@ -69,7 +69,7 @@ class Run:
     def finished(self) -> bool:
         """Is the result there, with records and the checkpoint that it belongs to?"""
         result, records = (self.folder / name for name in ("result.json", "records.jsonl"))
-        done = checkpoints(self.folder)
+        done = list(by_task(self.folder).values())
         try:
             ended = "R" in load_json(contents(result))
             last = check_task(load_checkpoint(done[-1]), done[-1])

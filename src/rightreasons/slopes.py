@@ -57,7 +57,7 @@ def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = N
     The scores are added up before they are differentiated: images do not interact. ``rule`` takes
     the place of ReLU's own derivative.
     """
-    whole, chosen = out.cut or (out.maps, slice(None))
+    whole, chosen = out.cut or (out.maps, None)
     if not out.logits.requires_grad or not whole[tap].requires_grad:
         raise RuntimeError(
             "a forward pass without a graph cannot be explained; enable gradients for it"
@@ -77,7 +77,7 @@ def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = N
             raise _no_derivative(net, tap, str(error).splitlines()[0]) from error
     if found is None:
         raise _no_derivative(net, tap, "a part of the net cuts the graph")
-    return found[chosen]
+    return (found if chosen is None else found[chosen]).to(out.maps[tap].dtype)
 
 
 def _no_derivative(net: Net, tap: str, why: str) -> UserError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,7 @@ class Steps:
         self.steps = 0  # of the task
         self.at = At(1, 0, 1, train.lr)
         self.underway: Underway | None = None
+        self.now = train  # what holds in the stage that is underway
 
     def take_steps(
         self, task: Task, stage: Stage, number: int = 0, saved: dict[str, Any] | None = None
@@ -71,7 +72,7 @@ class Steps:
 
         ``saved`` is a checkpoint inside this stage: the learner's state is that of its step.
         """
-        train = self.train.at(task, stage)
+        self.now = train = self.train.at(task, stage)
         if saved is None:
             self.learner.begin_stage(self.net, task, stage, self.memory)
         parameters = self.learner.trained(self.net, stage)
@@ -79,9 +80,8 @@ class Steps:
         held = [(p, rows) for p in self.net.head.parameters()]
         update = Updater(parameters, train, seed=self.seed, held=held)
         terms = self.learner.terms if stage.terms and len(self.memory) else ()
-        aside = replace(train, optimiser="radam", weight_decay=0.0)
         apart = [
-            (term, Updater(parameters, aside, term.apart, held=held))
+            (term, Updater(parameters, Train(lr=term.apart, clip=train.clip), held=held))
             for term in terms
             if term.apart
         ]
@@ -144,7 +144,7 @@ class Steps:
     ) -> Tensor:
         """The learner's loss and its terms on one batch; with ``task``, terms draw its rows."""
         shared = [term for term in terms if term.view == "shared"]
-        freeze = self.train.freeze_bn and where[0] != 0  # from the second task on
+        freeze = self.now.freeze_bn and where[0] != 0  # from the second task on
         frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
         mine = own(batch)
         with span(FORWARD):
@@ -199,7 +199,7 @@ class Steps:
                 old = (mine.row >= 0).nonzero().flatten()
                 seen, rows, shared = out.where(old), mine.where(old), mine is not batch
             else:
-                how = self.train.augment if alike[0].view == "ignore" else None
+                how = self.now.augment if alike[0].view == "ignore" else None
                 every = self.feed.explained(alike[0].rows, where, how, task)
                 drawn, rows = every.row, own(every)
                 if not len(drawn):
@@ -249,12 +249,12 @@ class Steps:
         if not half:
             return out
         maps = {tap: value.float() for tap, value in out.maps.items()}
-        return Out(out.logits.float(), out.z.float(), maps)
+        return Out(out.logits.float(), out.z.float(), maps, (out.maps, None))
 
     def rehearse(self, term: Term, update: Updater, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
         order = self.feed.explainable(len(self.memory), where)
-        how = self.train.augment if term.view == "ignore" else None
+        how = self.now.augment if term.view == "ignore" else None
         assert term.apart is not None
         self.at = At(int(where[0]) + 1, self.steps + 1, int(where[2]) + 1, term.apart)
         for step, rows in enumerate(torch.split(order, term.rows)):

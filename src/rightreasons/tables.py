@@ -187,7 +187,7 @@ def pairs(found: Group, keys: Sequence[str] = PAIRED) -> Table:
             links.append(_anchor(line))
     head = ["difference", "seeds", *(measure(key).name for key in keys)]
     title = "matched differences in points, mean and 95 % t interval over seeds"
-    return Table(title, head, rows, _herding(found), links)
+    return Table(title, head, rows, picked_by_net(found), links)
 
 
 def differences(line: Line, base: Line, key: str) -> list[float]:
@@ -211,6 +211,7 @@ def sentences(found: Group) -> list[str]:
 
 
 ENOUGH = 5  # seeds for a claim
+BY_NET = ("topic",)  # learners that pick so, whatever memory.pick says
 
 
 def sentence(method: str, base: str, gaps: list[float]) -> str:
@@ -227,11 +228,23 @@ def sentence(method: str, base: str, gaps: list[float]) -> str:
     return f"{says}: a {'gain' if low > 0 else 'loss'}."
 
 
-def _herding(found: Group) -> str:
-    picks = {run.config.get("memory", {}).get("pick") for run in found.runs}
-    if "herding" not in picks:
+def picked_by_net(found: Group) -> str:
+    """A note where the nets of a pair, which differ, choose what is remembered."""
+    named = [
+        line.label
+        for line in found.lines
+        if any(
+            run.config.get("memory", {}).get("pick") == "herding"
+            or run.config["method"].split("+")[0] in BY_NET
+            for run in line.runs
+        )
+    ]
+    if not named:
         return ""
-    return "Memory rows are chosen by herding: pairs hold the same rows after the first task only."
+    return (
+        f"Memory rows are chosen by what the net makes of images ({', '.join(named)}): such pairs "
+        "hold the same rows after the first task only."
+    )
 
 
 def costs(found: Group) -> Table:

@@ -132,12 +132,15 @@ class Out(NamedTuple):
     logits: Tensor  # (B,C)
     z: Tensor  # (B,D) the input of the head, pooled
     maps: Mapping[str, Tensor]  # (B,K,u,v) for each tap, images included, in the graph
-    cut: tuple[Mapping[str, Tensor], Tensor] | None = None
-    """of a part: the maps of the whole, which the logits hang on, and which rows were chosen"""
+    cut: tuple[Mapping[str, Tensor], Tensor | None] | None = None
+    """of a part or a copy: the maps of the whole, which the logits hang on, and which rows of them
+    were chosen (None: all)"""
 
     def where(self, chosen: Tensor) -> Out:
         maps = {name: value[chosen] for name, value in self.maps.items()}
-        return Out(self.logits[chosen], self.z[chosen], maps, (self.maps, chosen))
+        whole, before = self.cut or (self.maps, None)
+        rows = chosen if before is None else before[chosen]
+        return Out(self.logits[chosen], self.z[chosen], maps, (whole, rows))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from rightreasons.augment import middle
-from rightreasons.checkpoints import checkpoints
+from rightreasons.checkpoints import by_task
 from rightreasons.data.splits import read_all
 from rightreasons.errors import UserError, printable, unknown
 from rightreasons.model import Explanations, Predictions, extend, load
@@ -88,7 +88,7 @@ def explain_images(
         raise UserError(f"--out is {out}, expected a .png file in a folder that exists")
     chosen: list[int | None] = [None if tasks in ("last", "all") else int(tasks)]
     if tasks == "all":  # a folder without checkpoints is refused by load
-        chosen = [int(f.stem.removeprefix("task-")) for f in checkpoints(run)] or chosen
+        chosen = list(by_task(run)) or chosen
     found = []
     for task in chosen:
         model = load(run, task=task)
@@ -142,13 +142,16 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else f"{name[:19]}…"
 
 
-def extend_run(run: Path, folder: Path, changes: Sequence[str], out: Path | None) -> None:
+def extend_run(
+    run: Path, folder: Path, changes: Sequence[str], out: Path | None, skip_bad: bool = False
+) -> None:
     """Learn the folder's classes and print what the longer run knows."""
     run = run.absolute()
-    target = out or run.with_name(f"{run.name}+{len(checkpoints(run)) + 1}")
+    last = max(by_task(run), default=0)  # an extended run keeps no checkpoints of earlier tasks
+    target = out or run.with_name(f"{run.name}+{last + 1}")
     if target.absolute() == run:
         raise UserError(f"--out is {out}, the run itself, which stays as it is; pass another --out")
-    result = extend(run, folder, target, changes=changes)
+    result = extend(run, folder, target, changes=changes, skip_bad=skip_bad)
     row = result.R[-1]
     lost = [str(i + 1) for i in range(len(row)) if np.isnan(row[i])]
     if lost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,9 +44,12 @@ def mixed(tasks):
     return batch._replace(task=torch.tensor(tasks))
 
 
+TEN = SimpleNamespace(tasks=10)  # what the learner may look at
+
+
 def at_task(learner, index):
     for i in range(index + 1):
-        learner.begin(linear_net(2 * i + 2, 0), task_of(i, [2 * i, 2 * i + 1]), None, None)
+        learner.begin(linear_net(2 * i + 2, 0), task_of(i, [2 * i, 2 * i + 1]), None, TEN)
     return learner
 
 
@@ -64,6 +68,15 @@ def test_the_update_of_two_tasks(variant, after):
         assert p.flatten().tolist() == pytest.approx([after] * p.numel(), abs=1e-6)
     second = 1.0 if variant == "paper" else 2.0  # from the base, or from the first task's weights
     assert spy.saw == [(0, [0, 0, 0], 1.0), (1, [1, 1], second)]
+
+
+def test_the_stream_says_how_many_tasks_there_are(tiny_stream, tiny_net, tiny_train):
+    told = {}
+    for horizon in (None, 10):
+        learner = rr.ITAML(memory=rr.Memory(6), horizon=horizon, group=4)
+        made = rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
+        told[horizon] = made.learner.rate(2)
+    assert told[None] == pytest.approx(math.exp(-2 / 3)) != told[10]  # task 3 of 3
 
 
 def test_inner_steps_follow_each_other_from_the_base():

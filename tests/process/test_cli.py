@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+
+from rightreasons import cli
 
 SOURCE = Path(__file__).parents[2] / "src"
 TINY = [
@@ -199,3 +202,25 @@ def test_a_finished_run_resumes_refuses_another_config_and_says_that_it_is_finis
     assert_sentence(full[0], full[2], "is not empty and holds no run")
     assert read(folder)["result"] == json.loads((folder / "result.json").read_text())
     assert read(folder)["records"] == after["records"]
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("a size does not match"), False),
+    ],
+)
+def test_too_little_memory_is_one_sentence_whoever_says_so(monkeypatch, capsys, error, ends):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "app", full)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli.warnings, "showwarning", cli.warnings.showwarning)
+    monkeypatch.setattr(cli.sys, "argv", ["rrr", "run"])
+    with pytest.raises(SystemExit if ends else RuntimeError):
+        cli.main()
+    assert ("there is not enough memory" in capsys.readouterr().err) == ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -108,6 +109,13 @@ def test_extend_learns_new_folders_beside_the_run(place):
     assert len(model.class_names) == 4 + len(list((place / "new").iterdir()))
     again = rrr("predict", "run+3", next((place / "new").glob("*/*.png")), cwd=place)
     assert again.returncode == 0, again.stderr
+    shutil.copytree(next((place / "new").iterdir()), place / "more" / "another")
+    bad = place / "more" / "another" / "bad.png"
+    bad.write_bytes(b"no image")
+    assert rrr("extend", "run+3", "more", cwd=place).returncode == 2
+    once_more = rrr("extend", "run+3", "more", "--skip-bad", cwd=place)
+    assert once_more.returncode == 0, once_more.stderr
+    assert (place / "run+3+4" / "result.json").exists()
 
 
 @pytest.mark.parametrize(

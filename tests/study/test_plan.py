@@ -91,6 +91,12 @@ def test_a_row_takes_words_and_value_of_its_side(tiny):
         study.runs("methods", {})
 
 
+def test_numbers_may_be_written_as_yaml_takes_for_words(tiny):
+    tiny["parts"]["methods"]["sides"]["rrr"]["tries"] = ["1e-3", 1]
+    runs = Study("tiny", tiny).runs("tuning-methods", {})
+    assert {run.config["rrr"]["weight"] for run in runs if "rrr" in run.config} >= {0.001, 1.0}
+
+
 def test_only_takes_parts_and_their_tuning(shipped):
     assert shipped.select(["tuning"]) == [n for n in shipped.names if n.startswith("tuning-")]
     assert shipped.select(["controls", "tuning-methods"]) == ["tuning-methods", "controls"]
@@ -103,6 +109,10 @@ def test_only_takes_parts_and_their_tuning(shipped):
     ("change", "says"),
     [
         (lambda s: s.pop("seeds"), "tiny.seeds is missing"),
+        (
+            lambda s: s["parts"]["methods"]["sides"]["rrr"].update(tries=["much"]),
+            "tiny.parts.methods.sides.rrr.tries is 'much', expected a number",
+        ),
         (lambda s: s["parts"]["methods"].update(row={}), "unknown key 'tiny.parts.methods.row'"),
         (lambda s: s["parts"]["methods"]["rows"]["er"].update(tuned="rr"), "did you mean 'rrr'"),
         (lambda s: s["parts"]["methods"]["rows"]["er"].update(against=["x"]), "unknown row"),

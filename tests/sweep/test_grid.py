@@ -32,6 +32,7 @@ def test_the_edge_is_that_of_numbers():
     found = read_grid(["a=10,1,5", "b=x,y"])
     assert found.at_edge(("a=10", "b=x")) == ["a"] == found.at_edge(("a=1", "b=y"))
     assert found.at_edge(("a=5", "b=x")) == []
+    assert read_grid(["a=1e-3,1e-2,2"]).at_edge(("a=1e-3",)) == ["a"]  # YAML takes it for a word
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rightreasons.config import check_choice, make
+from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
 from rightreasons.learners.base import REPLAYS, Learner
 from rightreasons.learners.distil import check_temperature, distil, frozen, taught
 from rightreasons.memory import Memory
 from rightreasons.nets.base import Net
-from rightreasons.optimise import Train
+from rightreasons.optimise import part_of_run
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 
@@ -54,7 +54,7 @@ class BiC(Learner):
         check_choice(self, "replay", REPLAYS)
         check_choice(self, "groups", ("newest", "all"))
         check_temperature(self.name, self.temperature)
-        make(Train, self.bias, "bic.bias", later={}, device="auto", threads=None)
+        part_of_run(self.bias, "bic.bias")
         if not 0 < self.held_out < 1:
             raise UserError(f"bic.held_out is {self.held_out}, expected a share such as 0.1")
 

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from rightreasons.config import check_choice, make
+from rightreasons.config import check_choice
 from rightreasons.feed import Look
 from rightreasons.learners.base import REPLAYS, Learner
 from rightreasons.learners.distil import check_temperature, distil, frozen, taught
 from rightreasons.memory import Memory
 from rightreasons.nets.base import Net
-from rightreasons.optimise import Train
+from rightreasons.optimise import part_of_run
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 
@@ -42,7 +42,7 @@ class EEIL(Learner):
         super().__post_init__()
         check_choice(self, "replay", REPLAYS)
         check_temperature(self.name, self.temperature)
-        make(Train, self.balanced, "eeil.balanced", later={}, device="auto", threads=None)
+        part_of_run(self.balanced, "eeil.balanced")
 
     def stages(self, task: Task) -> list[Stage]:
         main = Stage(pool=Pool(mix=self.replay))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rightreasons.config import check_choice, make
+from rightreasons.config import check_choice
 from rightreasons.distributed import forward
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
@@ -21,7 +21,7 @@ from rightreasons.learners.base import REPLAYS, Learner, Objective
 from rightreasons.learners.distil import frozen
 from rightreasons.memory import Memory
 from rightreasons.nets.base import Net
-from rightreasons.optimise import Train, Updater
+from rightreasons.optimise import Train, Updater, part_of_run
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 VARIANTS = ("paper", "released")
@@ -47,8 +47,8 @@ class ITAML(Learner):
     inner: int = 1
     """steps on each task's images, r"""
     beta: float = 1.0
-    horizon: int = 10
-    """tasks in all, T"""
+    horizon: int | None = None
+    """tasks in all, T; those of the stream by default"""
     group: int = 20
     """test images of one task that are given a task together, p; single images are tested too"""
     adapt: dict[str, Any] = field(
@@ -64,11 +64,12 @@ class ITAML(Learner):
         check_choice(self, "replay", REPLAYS)
         check_choice(self, "variant", VARIANTS)
         for name in ("inner", "horizon", "group"):
-            if getattr(self, name) < 1:
-                raise UserError(f"itaml.{name} is {getattr(self, name)}, expected at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"itaml.{name} is {value}, expected at least 1")
         if not 0 <= self.beta < math.inf:
             raise UserError(f"itaml.beta is {self.beta}, expected 0 or more")
-        make(Train, self.adapt, "itaml.adapt", later={}, device="auto", threads=None)
+        part_of_run(self.adapt, "itaml.adapt")
 
     def check(self, net: Net, tasks: Sequence[Task]) -> None:
         tested = [task for task in tasks if len(task.test)]  # those of an old task may be gone
@@ -89,6 +90,7 @@ class ITAML(Learner):
     def begin(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
         old = getattr(self, "owner_", torch.zeros(0, dtype=torch.int64))
         own = torch.full((len(task.classes),), task.index)
+        self.tasks_ = self.horizon or look.tasks
         self.owner_ = torch.cat([old.cpu(), own]).to(net.head.weight.device)  # (C,) task of a class
 
     def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
@@ -118,10 +120,10 @@ class ITAML(Learner):
 
     def rate(self, index: int) -> float:
         """eta at the task of this index, from 0."""
-        return math.exp(-self.beta * index / self.horizon)
+        return math.exp(-self.beta * index / self.tasks_)
 
     def end(self, net: Net, task: Task, memory: Memory, look: Look) -> None:
-        train = make(Train, self.adapt, "itaml.adapt", later={}, device="auto", threads=None)
+        train = part_of_run(self.adapt, "itaml.adapt")
         self.adapted_ = [self._adapted(net, i, memory, look, train) for i in range(task.index + 1)]
 
     def _adapted(self, net: Net, index: int, memory: Memory, look: Look, train: Train) -> Net:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rightreasons.checkpoints import why
 from rightreasons.errors import UserError, unknown
@@ -207,11 +208,24 @@ def find_parts(module: nn.Module, head: str | None, probe: Tensor, changed: bool
         if (output is seen.logits or changed)
         and v.shape[2] * v.shape[3] > 1
         and v.shape[:2] == z.shape
-        and torch.allclose(v.mean((2, 3)), z, atol=1e-5)
+        and torch.allclose(v.mean((2, 3)), z, rtol=0.0, atol=1e-5 * float(z.abs().max()))
     ]
     spatial = [name for name, v in maps if v.shape[2] * v.shape[3] >= max(area, 2)]
     last_block = (pooled or spatial or [maps[-1][0]])[-1]  # a container is called after its parts
     return Found(head, {"last_block": last_block, "paper": last_block}, bool(pooled))
+
+
+def _shaken(module: nn.Module) -> dict[str, Tensor]:
+    """Other weights and statistics: a fresh BatchNorm is no identity once it has trained."""
+    by = torch.Generator().manual_seed(0)
+    made = {}
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if value.is_floating_point():
+            by_a_tenth = 0.1 * torch.rand(value.shape, generator=by).to(value)
+            made[name] = value * (1 + by_a_tenth)
+            if value.ndim < 2:  # biases and means that are zero; matrices would grow by layers
+                made[name] += by_a_tenth
+    return made
 
 
 def _watch(module: nn.Module, probe: Tensor) -> Watched:
@@ -230,7 +244,7 @@ def _watch(module: nn.Module, probe: Tensor) -> Watched:
         handles.append(part.register_forward_hook(watch))
     try:
         with torch.no_grad():
-            logits = module(probe)
+            logits = functional_call(module, _shaken(module), (probe,))
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
         shape = ",".join(map(str, probe.shape))
         raise UserError(

@@ -17,7 +17,17 @@ from rightreasons.study.plan import Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import read_chosen
 from rightreasons.study.tune import tables as tuning_tables
-from rightreasons.tables import costs, differences, known, means, pointed, pointing, seen, sentence
+from rightreasons.tables import (
+    costs,
+    differences,
+    known,
+    means,
+    picked_by_net,
+    pointed,
+    pointing,
+    seen,
+    sentence,
+)
 
 COMPARED = (
     *("accuracy", "first", "later", "harmonic", "average", "forgetting"),
@@ -143,7 +153,7 @@ def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line])
             made.append([f"{line.label} - {base.label}", str(matched), *cells, gain])
     head = ["difference", "seeds", *(measure(key).name for key in keys), "the paper: final, mean"]
     title = f"{benchmark}: matched differences in points, mean and 95 % t interval over seeds"
-    return Table(title, head, made)
+    return Table(title, head, made, picked_by_net(Group(benchmark, list(lines.values()))))
 
 
 def paper_gain(row: Row, benchmark: str) -> str:

@@ -141,8 +141,9 @@ class Study:
         self.sides: dict[str, dict[str, Side]] = {}
         for key, part in self.parts.items():
             where = f"{name}.parts.{key}"
-            self.rows[key] = {r: make(Row, v, f"{where}.{r}") for r, v in part.rows.items()}
-            self.sides[key] = {s: make(Side, v, f"{where}.{s}") for s, v in part.sides.items()}
+            rows, sides = f"{where}.rows", f"{where}.sides"
+            self.rows[key] = {r: make(Row, v, f"{rows}.{r}") for r, v in part.rows.items()}
+            self.sides[key] = {s: make(Side, v, f"{sides}.{s}") for s, v in part.sides.items()}
         self._check()
 
     def _check(self) -> None:

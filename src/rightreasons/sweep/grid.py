@@ -11,6 +11,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,7 @@ from rich.console import Console
 from rightreasons.config import resolve
 from rightreasons.errors import Diverged, UserError
 from rightreasons.reports.table import Table
-from rightreasons.runfiles import load_json, load_yaml, write
+from rightreasons.runfiles import load_json, write
 from rightreasons.study.plan import slug
 from rightreasons.study.tune import TITLE, best, percents
 from rightreasons.sweep.drive import Failures
@@ -51,9 +52,9 @@ class Grid:
         """Keys whose chosen value is the smallest or largest of its numbers: try further ones."""
         found = []
         for word, (key, texts) in zip(chosen, self.axes.items(), strict=True):
-            values = [load_yaml(text) for text in texts]
-            if all(isinstance(value, (int, float)) for value in values):
-                here = load_yaml(word.partition("=")[2])
+            with suppress(ValueError):  # words have no edge
+                values = [float(text) for text in texts]
+                here = float(word.partition("=")[2])
                 found += [key] if here in (min(values), max(values)) else []
         return found
 

@@ -24,8 +24,6 @@ from rightreasons.types import Batch, Out
 
 DTYPES = ("float16", "float32", "uint8")
 REFERENCES = ("own", "shuffled", "cells", "noise")
-
-
 VIEWS = ("canonical", "shared", "ignore")
 BN = ("auto", "frozen", "train")
 
@@ -188,3 +186,11 @@ def _others(y: Tensor, generator: torch.Generator) -> Tensor:
     other = torch.empty_like(order)
     other[order] = order[following]
     return other
+
+
+def check_amount(term: Term, name: str, *words: str) -> None:
+    """A field is one of some words, or a number above 0."""
+    value = getattr(term, name)
+    if value not in words and (isinstance(value, str) or value < 1):
+        said = " or ".join(words)
+        raise UserError(f"{term.name}.{name} is {value!r}, expected {said}, or a number above 0")

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_choice
-from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.base import Net
-from rightreasons.terms.base import DTYPES, Term, decode, encode
+from rightreasons.terms.base import DTYPES, Term, check_amount, decode, encode
 from rightreasons.terms.evidence import over_classes
 from rightreasons.types import Batch, Out
 
@@ -57,10 +56,7 @@ class Activations(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "dtype", DTYPES)
-        if self.cells != "full" and (isinstance(self.cells, str) or self.cells < 1):
-            raise UserError(
-                f"activations.cells is {self.cells!r}, expected full, or a number above 0"
-            )
+        check_amount(self, "cells", "full")
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
+    check_amount,
     decode,
     encode,
     refer,
@@ -54,12 +55,8 @@ class Evidence(Term):
         super().__post_init__()
         check_choice(self, "dtype", DTYPES)
         check_choice(self, "reference", REFERENCES)
-        for name, word in (("classes", "all or mean"), ("cells", "full or mean")):
-            value = getattr(self, name)
-            if (isinstance(value, str) and value not in word.split(" or ")) or value in (0, -1):
-                raise UserError(
-                    f"evidence.{name} is {value!r}, expected {word}, or a number above 0"
-                )
+        check_amount(self, "classes", "all", "mean")
+        check_amount(self, "cells", "full", "mean")
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from rightreasons.terms.base import (
     DTYPES,
     REFERENCES,
     Term,
+    check_amount,
     decode,
     encode,
     refer,
@@ -168,8 +169,7 @@ class RRR(Term):
                 f"rrr.samples is {self.samples} and rrr.noise {self.noise}, expected at least 1 "
                 "and a number above 0"
             )
-        if self.cells != "full" and (isinstance(self.cells, str) or self.cells < 1):
-            raise UserError(f"rrr.cells is {self.cells!r}, expected full, or a number above 0")
+        check_amount(self, "cells", "full")
         if not 0 < self.alternate_lr < math.inf:
             raise UserError(f"rrr.alternate_lr is {self.alternate_lr}, expected a number above 0")
         if self.view == "shared" and self.schedule == "alternate":
