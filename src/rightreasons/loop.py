@@ -28,13 +28,13 @@ from rightreasons.fits import check_fit
 from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.losses import check_weights
-from rightreasons.metrics import over_images
+from rightreasons.metrics import groups, over_images
 from rightreasons.nets.base import Net
 from rightreasons.nets.compiled import compile_parts, eager
 from rightreasons.optimise import Train
 from rightreasons.progress import Reporter
 from rightreasons.randomness import generator
-from rightreasons.result import GROUPS, Result
+from rightreasons.result import Result
 from rightreasons.runs import EVERY, Run, Saved
 from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, pack, restore, set_state
@@ -337,9 +337,8 @@ def _read_prefix(path: Path) -> dict[str, Any] | None:
 def _line(record: dict[str, Any], tasks: int) -> str:
     seen = over_images(record["accuracy"]["class"], record["test_images"])
     grouped = "".join(
-        f" ({how[0]}={how[1:]}: {100 * over_images(row, record['test_images']):.1f} %)"
-        for how, row in record["accuracy"].items()
-        if GROUPS.fullmatch(how)
+        f" (p={how[1:]}: {100 * over_images(record['accuracy'][how], record['test_images']):.1f} %)"
+        for how in groups(record["accuracy"])
     )
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}

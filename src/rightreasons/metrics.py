@@ -6,12 +6,19 @@ seen by then; NaN where i > k. T is the number of tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+GROUPS = re.compile(r"p([1-9]\d*)")  # accuracy by groups of so many test images of one task
+
+
+def groups(keys: Iterable[str]) -> list[str]:
+    """``p20`` and ``p1`` among some keys, the largest group first."""
+    return sorted({key for key in keys if GROUPS.fullmatch(key)}, key=lambda k: -int(k[1:]))
 
 
 def final_accuracy(R: Matrix) -> float:

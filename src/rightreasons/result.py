@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,6 @@ from rightreasons.nets.base import Net
 from rightreasons.pointing import Outcomes, right_after_and_at_the_end
 
 MODES = ("class", "task")
-GROUPS = re.compile(r"p[1-9]\d*")
 
 
 @dataclass
@@ -52,8 +50,7 @@ class Result:
     @property
     def groups(self) -> list[str]:
         """``p20`` and ``p1``: by how many test images of one task its task was found, if it was."""
-        known = [{how for how in r["accuracy"] if GROUPS.fullmatch(how)} for r in self.records]
-        return sorted(set.intersection(*known), key=lambda how: -int(how[1:]))
+        return metrics.groups(set.intersection(*(set(r["accuracy"]) for r in self.records)))
 
     @property
     def has_masks(self) -> bool:

@@ -14,10 +14,10 @@ from rich.console import Group as RichGroup
 from rich.console import RenderableType
 from rich.text import Text
 
+from rightreasons.metrics import groups
 from rightreasons.reports.measures import (
     MEASURES,
     cell,
-    groups,
     interval,
     measure,
     size,

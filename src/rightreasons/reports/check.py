@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rightreasons.reports.measures import groups
+from rightreasons.metrics import groups
 from rightreasons.runfiles import load_json
 
 DRIFT = ("cosine", "iou", "displacement")

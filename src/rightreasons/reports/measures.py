@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from rightreasons.metrics import GROUPS
 from rightreasons.stats import t_interval
 
 
@@ -49,20 +49,12 @@ MEASURES = {  # key in result.json
 }
 
 
-GROUPS = re.compile(r"p([1-9]\d*)")  # accuracy by groups of so many images of one task
-
-
 def measure(key: str) -> Measure:
     """What is known of a number."""
     match = GROUPS.fullmatch(key)
     if match is None:
         return MEASURES[key]
     return Measure(f"accuracy, p={match[1]}")
-
-
-def groups(numbers: Iterable[str]) -> list[str]:
-    """``p20`` and ``p1`` among the keys of results, the largest first."""
-    return sorted({key for key in numbers if GROUPS.fullmatch(key)}, key=lambda k: -int(k[1:]))
 
 
 def cell(key: str, value: Any) -> str:
