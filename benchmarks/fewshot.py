@@ -84,7 +84,7 @@ def main() -> None:
     shared = {learner: "itaml" if learner == "itaml" else "base" for learner in tries}
     made = jobs(options.benchmark, options.out, tries, shared, trial.seeds)
     run_all(list(made.values()), options.jobs)
-    print("\n".join(choices(made, tries, dict.fromkeys(tries, "class"))))
+    print("\n".join(choices(made, tries, dict.fromkeys(tries, "class"), balanced=True)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import mean
+from statistics import harmonic_mean, mean
 
 from rightreasons.config import resolve
 from rightreasons.metrics import over_images
@@ -46,11 +46,25 @@ def accuracy(folder: Path, how: str) -> float:
     return float(100 * over_images(last["accuracy"][how], last["test_images"]))
 
 
-def choices(made: Made, tries: Tries, how: Mapping[str, str]) -> Iterator[str]:
-    """Every try of every learner, and which has the highest mean over seeds."""
+def balance(folder: Path) -> tuple[float, float, float]:
+    """Percent after the last task: of the first task, of later ones, and their harmonic mean."""
+    last = json.loads((folder / "records.jsonl").read_text("utf-8").splitlines()[-1])
+    row, images = last["accuracy"]["class"], last["test_images"]
+    first, later = 100 * row[0], float(100 * over_images(row[1:], images[1:]))
+    return first, later, harmonic_mean([first, later])
+
+
+def choices(
+    made: Made, tries: Tries, how: Mapping[str, str], balanced: bool = False
+) -> Iterator[str]:
+    """Every try of every learner, and which has the highest mean over seeds.
+
+    With ``balanced`` also how old and new classes fare, as means over seeds.
+    """
     seeds = sorted({seed for _, _, seed in made})
-    yield f"| learner | measured | try | mean | seeds {', '.join(map(str, seeds))} | |"
-    yield "|---|---|---|---|---|---|"
+    more = " first, later tasks | harmonic mean |" if balanced else ""
+    yield f"| learner | measured | try | mean | seeds {', '.join(map(str, seeds))} |{more} |"
+    yield "|---|---|---|---|---|---|" + balanced * "---|---|"
     for learner, own in tries.items():
         found = {
             name: [accuracy(made[learner, name, seed].folder, how[learner]) for seed in seeds]
@@ -60,7 +74,13 @@ def choices(made: Made, tries: Tries, how: Mapping[str, str]) -> Iterator[str]:
         for name, values in found.items():
             each = ", ".join(f"{v:.1f}" for v in values)
             mark = "chosen" if name == best else ""
-            yield f"| {learner} | {how[learner]} | {name} | {mean(values):.1f} | {each} | {mark} |"
+            more = ""
+            if balanced:
+                runs = [balance(made[learner, name, seed].folder) for seed in seeds]
+                first, later, both = (mean(column) for column in zip(*runs, strict=True))
+                more = f" {first:.1f}, {later:.1f} | {both:.1f} |"
+            said = f"| {learner} | {how[learner]} | {name} | {mean(values):.1f} | {each} |"
+            yield f"{said}{more} {mark} |"
 
 
 def runs_in(folder: Path) -> dict[str, dict[int, Path]]:

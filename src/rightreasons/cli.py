@@ -168,8 +168,9 @@ def compare(
 ) -> None:
     """Train several methods on one benchmark, matched, two runs at a time with one thread each.
 
-    Runs of one seed share classes, initial weights, batches and remembered images; the table shows
-    every seed, and the paired differences with their t intervals.
+    Runs of one seed share classes, batches, initial weights where the net is the same, and
+    remembered images where the choice is random; the table shows every seed, and the paired
+    differences with their t intervals.
 
     Example: rrr compare glyphs-small er,er+rrr,er+evidence --seeds 5
 
