@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import rightreasons as rr
 from rightreasons.errors import UserError
 from rightreasons.nets.compiled import compile_parts, eager
+from rightreasons.optimise import check_precision
 
 
 class Tiny(nn.Module):
@@ -90,6 +91,30 @@ def test_bf16_is_refused_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rightreasons.optimise.has_bf16", lambda device: False)
     with pytest.raises(UserError, match="train.precision is bf16.*train.precision=float32"):
         fitted(rr.Train(epochs=1, precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "refused"),
+    [(None, True), ("DEFAULT", True), ("avx512_core_amx", True), ("AVX512_CORE_BF16", False)],
+)
+def test_bf16_is_refused_where_amx_would_end_the_process(
+    monkeypatch: pytest.MonkeyPatch, limit: str | None, refused: bool
+):
+    monkeypatch.setattr(
+        "torch.cpu.get_capabilities", lambda: {"amx_tile": True, "avx512_bf16": True}
+    )
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if limit is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    device = torch.device("cpu")
+    if refused:
+        with pytest.raises(
+            UserError, match="ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command"
+        ):
+            check_precision("bf16", device)
+    else:
+        check_precision("bf16", device)
+    check_precision("float32", device)
 
 
 def test_bf16_trains_and_gives_float32_on(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -234,6 +235,19 @@ def check_precision(name: str, device: torch.device) -> None:
             f"train.precision is bf16, which this {device.type} only emulates, many times slower; "
             "type train.precision=float32"
         )
+    if name == "bf16" and device.type == "cpu" and amx_is_used():
+        raise UserError(
+            "train.precision is bf16, and on this CPU torch would use AMX, whose kernels for "
+            "convolutions with a stride end the process (illegal instruction); write "
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command or type train.precision=float32"
+        )
+
+
+def amx_is_used() -> bool:
+    """Whether torch's kernels may use AMX; oneDNN reads its limit once, before it computes."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    allowed = limit in ("ALL", "DEFAULT") or "AMX" in limit
+    return allowed and bool(torch.cpu.get_capabilities().get("amx_tile"))
 
 
 def has_bf16(device: torch.device) -> bool:

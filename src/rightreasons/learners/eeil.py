@@ -33,7 +33,7 @@ class EEIL(Learner):
     """concat: new images and exemplars in one shuffled pool; paired: rows beside each batch"""
     temperature: float = 2.0
     balanced: dict[str, Any] = field(default_factory=lambda: {"lr": 2e-4})
-    """what is different in the balanced stage: fields of train; by default a tenth of its default lr"""
+    """what differs in the balanced stage: fields of train; by default a tenth of its default lr"""
 
     name: ClassVar[str] = "eeil"
     replays: ClassVar[bool] = True
