@@ -133,6 +133,22 @@ def test_maps_follow_flips_and_whole_cells_exactly(u, v, cases):
         assert np.abs((out[i].numpy() - expected) * inside).max() < 1e-5
 
 
+def test_rough_maps_keep_their_values_and_cover_what_smooth_ones_do():
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(40, 3, 8, 8, generator=generator)
+    x = torch.zeros(40, 3, 32, 32, dtype=torch.uint8)
+    _, geometry = augment(x, Augment(crop=4, flip=True), generator)
+    smooth, covered = follow(maps, geometry)
+    rough, as_covered = follow(maps, geometry, rough=True)
+    assert torch.equal(covered, as_covered)
+    for row in range(40):
+        inside = rough[row][:, covered[row]]
+        assert torch.isin(inside, maps[row]).all()  # nothing is a mean of others
+    inside = covered[:, None].expand_as(maps)
+    assert rough[inside].var() > 0.95  # of 1
+    assert smooth[inside].var() < 0.75
+
+
 def test_maps_follow_their_own_images():
     """The map of a moved image of flat cells is the moved map of the image."""
     cells = images(64, 4, 4, seed=2)

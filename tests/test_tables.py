@@ -10,7 +10,7 @@ from rightreasons.config import resolve
 from rightreasons.reports.measures import MEASURES, interval, spread
 from rightreasons.reports.read import read
 from rightreasons.stats import t_interval
-from rightreasons.tables import differences, every, means, sentences
+from rightreasons.tables import differences, every, means, pairs, sentences, values
 
 WORDS = ["stream.tasks=3", "stream.classes=6"]
 
@@ -46,6 +46,18 @@ def test_pairs_are_over_matched_seeds_with_their_interval(group):
     (said,) = sentences(group)
     assert said.startswith(f"er+rrr against er: accuracy {mean(gaps):+.1f} points over 3 matched")
     assert ("includes zero, so nothing is shown" in said) == (low <= 0 <= high)
+
+
+def test_a_ratio_that_one_run_has_not_is_left_out_there_and_nowhere_else(group, monkeypatch):
+    er, rrr = group.lines
+    whole = differences(rrr, er, "Re_Ti")
+    monkeypatch.setitem(rrr.runs[1].numbers, "Re_Ti", None)
+    gaps = differences(rrr, er, "Re_Ti")
+    assert gaps == [whole[0], whole[2]]
+    table = pairs(group, ["accuracy", "Re_Ti"])
+    assert table.rows[0][-1] == f"{interval('Re_Ti', gaps)} (2 of 3 seeds)"
+    assert "seeds" not in table.rows[0][2]
+    assert means(group, ["Re_Ti"]).rows[1][1] == spread("Re_Ti", values(rrr, "Re_Ti"))
 
 
 def test_every_table_has_its_columns_and_every_row_a_link(group):

@@ -191,6 +191,23 @@ def test_bad_weight_files_are_refused_in_a_sentence_and_run_nothing(tmp_path):
     assert not (tmp_path / "was-here").exists()
 
 
+def test_layers_that_a_file_leaves_out_are_drawn_by_the_seed_of_a_run(tmp_path):
+    """AlexNet's file is of its convolutions: two linear layers stand between them and the head."""
+    state = torchvision_model("alexnet").features.state_dict()
+    net = rr.net("alexnet", weights=saved(tmp_path, state))
+    drawn = []
+    for seed in (1, 1, 2):
+        assert net.initialise is not None
+        net.initialise(net, torch.Generator().manual_seed(seed))
+        mine = net.module.state_dict()
+        assert all(torch.equal(mine[f"features.{name}"], value) for name, value in state.items())
+        drawn.append([mine[f"classifier.{layer}.weight"].clone() for layer in (1, 4)])
+    for layer in (0, 1):
+        assert torch.equal(drawn[0][layer], drawn[1][layer])
+        assert not torch.equal(drawn[0][layer], drawn[2][layer])
+    assert rr.net("alexnet", weights=saved(tmp_path, state), flatten=64).initialise is None
+
+
 @pytest.mark.skipif(not WEIGHTS.is_dir(), reason="no weights beside the checkout")
 @pytest.mark.parametrize(
     "name, file",

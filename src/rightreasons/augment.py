@@ -89,12 +89,16 @@ def recolour(x: Tensor, how: Augment, generator: torch.Generator) -> Tensor:
     return changed.round().clamp(0, 255).to(torch.uint8)
 
 
-def follow(maps: Tensor, geometry: Geometry, *, wide: bool = False) -> tuple[Tensor, Tensor]:
+def follow(
+    maps: Tensor, geometry: Geometry, *, wide: bool = False, rough: bool = False
+) -> tuple[Tensor, Tensor]:
     """Move maps (B,...,u,v) as their images were moved; (B,u,v) tells which cells the image covers.
 
     Bilinear at map resolution. A cell is covered when all that it is made of lies in the image.
     Cells that are ``wide``, means of many, all count, the outermost ones going on outside: by the
-    same rule hardly any would be left of four, and none of one.
+    same rule hardly any would be left of four, and none of one. Maps that are ``rough``, whose
+    neighbours have nothing to do with one another, take the nearest cell: a mean of four would
+    level them.
     """
     u, v = maps.shape[-2:]
     layers = maps.reshape(len(maps), -1, u, v)
@@ -102,4 +106,7 @@ def follow(maps: Tensor, geometry: Geometry, *, wide: bool = False) -> tuple[Ten
     stacked = torch.cat([layers, torch.ones_like(layers[:, :1])], 1)
     outside = "border" if wide else "zeros"
     moved = F.grid_sample(stacked, grid, padding_mode=outside, align_corners=False)
-    return moved[:, :-1].reshape(maps.shape), moved[:, -1] > 1 - 1e-4
+    covered = moved[:, -1] > 1 - 1e-4
+    if rough:
+        moved = F.grid_sample(stacked, grid, "nearest", padding_mode=outside, align_corners=False)
+    return moved[:, :-1].reshape(maps.shape), covered

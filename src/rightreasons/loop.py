@@ -152,19 +152,21 @@ class Loop(Steps):
     def learn(self, task: Task, reporter: Reporter) -> None:
         """One task, from the growth of the head to its record."""
         self.begun = time.perf_counter() - (self.resumed["seconds"] if self.resumed else 0.0)
-        trained = self._trained_elsewhere(task)
+        trained, cpu = self._trained_elsewhere(task), None
         if trained is None:
+            worked, before = time.process_time(), self.steps
             self._train(task, reporter)
             trained = time.perf_counter() - self.begun
+            cpu = (time.process_time() - worked) / max(1, self.steps - before)
             if self.prefix is not None and task.index == 0 and group().rank == 0:
                 self._save_prefix(self.prefix, trained)
         with eager() if self.train.compile else nullcontext():
-            self._close(task, trained)
+            self._close(task, trained, cpu)
             if self.writes is not None:
                 self._save(self.writes, task)
         self.steps = 0
 
-    def _close(self, task: Task, trained: float) -> None:
+    def _close(self, task: Task, trained: float, cpu: float | None) -> None:
         """After the training of a task: memory, the learner's own, and the task's record."""
         losses = self.losses.means()
         self.net.eval()
@@ -189,6 +191,7 @@ class Loop(Steps):
             "steps": self.steps,
             "seconds": time.perf_counter() - self.begun,
             "seconds_a_step": trained / self.steps,
+            "cpu_a_step": cpu,  # whatever else the machine did; unknown of a task trained elsewhere
         }
         self.records.append(record)
 

@@ -145,6 +145,7 @@ class Result:
             "bytes": last["bytes"],
             "seconds": sum(record["seconds"] for record in self.records),
             "seconds_a_step": last["seconds_a_step"],
+            "cpu_a_step": last.get("cpu_a_step"),
         }
 
     def _pointing(self) -> dict[str, Any]:

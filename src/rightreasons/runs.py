@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import platform
@@ -239,4 +240,15 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),  # others round otherwise
+        "source": _source(),
     }
+
+
+def _source() -> str:
+    """A digest of the package's own modules: which code it was, between two versions."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.relative_to(package).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]

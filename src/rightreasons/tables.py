@@ -5,7 +5,7 @@ Each is a function of a `Group`: methods or runs in rows, measures in columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -79,11 +79,18 @@ def tables(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
 
 
 def known(found: Group, keys: Sequence[str]) -> list[str]:
-    """Measures that every finished run has; beside accuracy, those by groups that some have."""
+    """Measures that a finished run has; beside accuracy, those by groups. Some, such as a ratio
+    without a denominator, may be undefined in a few runs."""
     every = [run.numbers for line in found.finished for run in line.finished]
-    have = [key for key in keys if every and all(n.get(key) is not None for n in every)]
+    have = [key for key in keys if any(n.get(key) is not None for n in every)]
     some = groups(key for numbers in every for key in numbers) if "accuracy" in have else []
     return [*have[:1], *some, *have[1:]] if have[:1] == ["accuracy"] else have
+
+
+def masked(found: Group) -> bool:
+    """Has every finished run played the pointing game?"""
+    runs = [run for line in found.finished for run in line.finished]
+    return bool(runs) and all("PG-images" in run.numbers for run in runs)
 
 
 def values(line: Line, key: str) -> list[float]:
@@ -151,7 +158,7 @@ def seen(found: Group) -> Table:
 
 def pointed(found: Group) -> Table:
     """The pointing game over all classes seen so far, task by task."""
-    rows, lines = [], found.finished if known(found, ["PG-ACC"]) else []
+    rows, lines = [], found.finished if masked(found) else []
     for line in lines:
         for how, name in (("class", line.label), ("task", f"{line.label}, task-aware")):
             curves = [run.result.pointing_curve(how) for run in line.finished]
@@ -180,19 +187,27 @@ def pairs(found: Group, keys: Sequence[str] = PAIRED) -> Table:
     keys = known(found, keys)
     rows, links = [], []
     for line, base in found.pairs():
-        cells = [interval(key, differences(line, base, key)) for key in keys]
-        matched = len(differences(line, base, keys[0])) if keys else 0
+        gaps = {key: differences(line, base, key) for key in keys}
+        matched = len(gaps[keys[0]]) if keys else 0
         if matched:
-            rows.append([f"{line.label} - {base.label}", str(matched), *cells])
+            rows.append([f"{line.label} - {base.label}", str(matched), *intervals(gaps, matched)])
             links.append(_anchor(line))
     head = ["difference", "seeds", *(measure(key).name for key in keys)]
     title = "matched differences in points, mean and 95 % t interval over seeds"
     return Table(title, head, rows, picked_by_net(found), links)
 
 
+def intervals(gaps: Mapping[str, Sequence[float]], matched: int) -> list[str]:
+    """A cell for each measure; one that is undefined in some of the matched seeds says so."""
+    return [
+        interval(key, of) + (f" ({len(of)} of {matched} seeds)" if 0 < len(of) < matched else "")
+        for key, of in gaps.items()
+    ]
+
+
 def differences(line: Line, base: Line, key: str) -> list[float]:
     """Of the seeds that both have."""
-    there = [{r.seed: r.numbers[key] for r in each.finished if key in r.numbers}
+    there = [{r.seed: r.numbers[key] for r in each.finished if r.numbers.get(key) is not None}
              for each in (line, base)]  # fmt: skip
     return [there[0][seed] - there[1][seed] for seed in there[0] if seed in there[1]]
 
@@ -248,19 +263,23 @@ def picked_by_net(found: Group) -> str:
 
 
 def costs(found: Group) -> Table:
-    """Bytes of the first run, times as means over runs."""
-    rows = []
-    for line in found.finished:
+    """Bytes of the first run, times as means over runs. CPU time tells methods apart whatever else
+    the machine did; runs of older versions have none."""
+    lines, rows = found.finished, []
+    timed = any(values(line, "cpu_a_step") for line in lines)
+    for line in lines:
         runs, sizes = line.finished, line.finished[0].numbers["bytes"]
         times = [
-            1000 * mean(run.numbers["seconds_a_step"] for run in runs),
-            mean(run.numbers["seconds"] / len(run.records) for run in runs),
-            mean(run.numbers["seconds"] for run in runs),
+            *([[1000 * cpu for cpu in values(line, "cpu_a_step")]] if timed else []),
+            [1000 * run.numbers["seconds_a_step"] for run in runs],
+            [run.numbers["seconds"] / len(run.records) for run in runs],
+            [run.numbers["seconds"] for run in runs],
         ]
         cells = [size(sizes[name]) for name in ("images", "maps", "model")]
-        rows.append([line.label, *cells, *(f"{t:.1f}" for t in times)])
-    head = ["method", "images", "maps", "model", "ms a step", "s a task", "s a run"]
-    return Table("memory and time", head, rows, links=[_anchor(line) for line in found.finished])
+        rows.append([line.label, *cells, *(f"{mean(t):.1f}" if t else "" for t in times)])
+    clocks = [*(["ms of CPU a step"] if timed else []), "ms a step", "s a task", "s a run"]
+    head = ["method", "images", "maps", "model", *clocks]
+    return Table("memory and time", head, rows, links=[_anchor(line) for line in lines])
 
 
 SETTINGS = {  # design rule: every row says how it came about

@@ -20,7 +20,7 @@ from rightreasons.registry import LEARNERS
 
 KILLS = 3
 SEED = int(os.environ.get("RRR_KILL_SEED", "0"))
-TIMES = ("seconds", "seconds_a_step")
+TIMES = ("seconds", "seconds_a_step", "cpu_a_step")
 
 
 def methods() -> list[str]:

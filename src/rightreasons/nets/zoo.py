@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from rightreasons.checkpoints import UNREADABLE, load_plain, why
 from rightreasons.data.files import locate
 from rightreasons.errors import UserError
-from rightreasons.nets.base import Net
+from rightreasons.nets.base import Initialise, Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
 
@@ -53,8 +54,10 @@ def build_zoo(name: str, weights: str | None = None, flatten: int | None = None)
     """
     plan = ZOO[name]
     module = torchvision_model(plan.model)
+    draw: Initialise | None = initialise
     if weights is not None:
-        load_weights(module, Path(weights), plan.head)
+        lacking = load_weights(module, Path(weights), plan.head)
+        draw = partial(draw_parts, lacking) if lacking and flatten is None else None
     if flatten is not None:
         module = flattened(module, plan, flatten)
     return Net(
@@ -62,7 +65,7 @@ def build_zoo(name: str, weights: str | None = None, flatten: int | None = None)
         plan.head if flatten is None else "head",
         {"last_block": plan.last_block, "paper": plan.paper},
         plan.pooled_linear and flatten is None,
-        initialise=None if weights else initialise,
+        initialise=draw,
         channels_last=True,
         name=name,
         weights=weights,
@@ -105,8 +108,17 @@ def flattened(module: nn.Module, plan: Plan, size: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts)).train()
 
 
-def load_weights(module: nn.Module, path: Path, head: str) -> None:
-    """Put a state dict's tensors in place; a trunk-only file may leave out the classifier."""
+def draw_parts(names: list[str], net: nn.Module, generator: torch.Generator) -> None:
+    """Initialise the layers of those names, which no file had weights for."""
+    for name in names:
+        initialise(net.get_submodule(f"module.{name}"), generator)
+
+
+def load_weights(module: nn.Module, path: Path, head: str) -> list[str]:
+    """Put a state dict's tensors in place; a trunk-only file may leave out the classifier.
+
+    Returns the layers that were left out, the head aside.
+    """
     given = _read(path)
     wanted = module.state_dict()
     if not set(given) & set(wanted):  # trunk-only files may lack the prefix
@@ -121,12 +133,14 @@ def load_weights(module: nn.Module, path: Path, head: str) -> None:
     if wrong:
         said = ", ".join(f"{n} {tuple(given[n].shape)} for {tuple(wanted[n].shape)}" for n in wrong)
         raise UserError(f"{path} has tensors of other shapes: {said}")
+    missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]
     top = head.partition(".")[0]
-    missing = [n for n in wanted if n not in given and n.partition(".")[0] != top]
-    missing = [n for n in missing if not n.endswith("num_batches_tracked")]
-    if missing:
-        raise UserError(f"{path} lacks {len(missing)} tensors of the trunk, {missing[0]!r} first")
+    trunk = [n for n in missing if n.partition(".")[0] != top]
+    if trunk:
+        raise UserError(f"{path} lacks {len(trunk)} tensors of the trunk, {trunk[0]!r} first")
     module.load_state_dict(given, strict=False)
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in missing)
+    return [name for name in layers if name != head]
 
 
 def _read(path: Path) -> dict[str, Tensor]:

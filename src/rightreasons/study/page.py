@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 from rightreasons.paper import paper_tables
-from rightreasons.reports.measures import cell, interval, measure
+from rightreasons.reports.measures import cell, measure
 from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
@@ -20,7 +20,9 @@ from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import (
     costs,
     differences,
+    intervals,
     known,
+    masked,
     means,
     picked_by_net,
     pointed,
@@ -116,7 +118,7 @@ def _benchmark(study: Study, part: str, benchmark: str, lines: Mapping[str, Line
     rows = study.rows[part]
     mine = Group(benchmark, [lines[name] for name in rows if name in lines])
     made = [compared(benchmark, rows, lines), every_seed(mine), means(mine, MEANS), seen(mine)]
-    if known(mine, ["PG-ACC"]):
+    if masked(mine):
         made += [pointing(mine), pointing(mine, True)]
     made += [
         pointed(mine),
@@ -147,10 +149,11 @@ def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line])
         gaps = {key: differences(line, base, key) for key in keys}
         matched = len(gaps[keys[0]]) if keys else 0
         if matched:
-            cells = [interval(key, gaps[key]) for key in keys]
             first = rows[line.label].against[0] == base.label
             gain = paper_gain(rows[line.label], benchmark) if first else ""
-            made.append([f"{line.label} - {base.label}", str(matched), *cells, gain])
+            made.append(
+                [f"{line.label} - {base.label}", str(matched), *intervals(gaps, matched), gain]
+            )
     head = ["difference", "seeds", *(measure(key).name for key in keys), "the paper: final, mean"]
     title = f"{benchmark}: matched differences in points, mean and 95 % t interval over seeds"
     return Table(title, head, made, picked_by_net(Group(benchmark, list(lines.values()))))

@@ -76,6 +76,11 @@ class Term(ABC):
         return False
 
     @property
+    def rough(self) -> bool:
+        """Have neighbouring cells of the stored maps nothing to do with one another?"""
+        return getattr(self, "reference", "own") in ("cells", "noise")
+
+    @property
     def refreshes(self) -> bool:
         """Are old rows remembered anew after each task?"""
         return False
@@ -118,7 +123,7 @@ class Term(ABC):
         """Stored maps (B,...,u,v) in the place where the batch's images are, and (B,u,v) cells that
         the image covers."""
         if self.view == "shared" and batch.geometry is not None:
-            return follow(stored, batch.geometry, wide=self.pooled)
+            return follow(stored, batch.geometry, wide=self.pooled, rough=self.rough)
         return stored, torch.ones_like(stored[:, 0] if stored.ndim == 4 else stored).bool()
 
 
