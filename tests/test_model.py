@@ -101,6 +101,8 @@ def test_a_run_can_be_extended_twice(pictures, known, tmp_path):
     assert twice.R.shape == (4, 4)
     assert not np.isnan(twice.R[-1]).any()
     assert rr.load(tmp_path / "twice").class_names == CLASSES
+    kept = sorted(path.name for path in (tmp_path / "twice" / "maps").iterdir())
+    assert kept == [f"task-{k}.npz" for k in (1, 2, 3, 4)]  # the other runs may go
 
 
 def test_predict_says_what_the_net_says(pictures, known):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -15,7 +19,7 @@ from torch import Tensor, nn
 
 from rightreasons import __version__
 from rightreasons.augment import middle
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, printable
 from rightreasons.learners.base import Learner
 from rightreasons.model import Model, load
 from rightreasons.nets.base import Net, Pointwise
@@ -82,14 +86,36 @@ def export(
     asked = torch.randint(
         0, 256, (3, 3, *model.size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
+    for name in (PROGRAM, ONNX):
+        (folder / name).unlink(missing_ok=True)  # it would be that of another run
     for name, save in ((PROGRAM, _program), *(((ONNX, _onnx),) if onnx else ())):
+        if not model.learner.one_program:
+            missing[name] = (
+                f"{model.learner.name} takes another way for each task, which no program has"
+            )
+            continue
         try:
-            differences[name] = save(scorer, asked, folder / name)
+            with quiet():
+                differences[name] = save(scorer, asked, folder / name)
             files.append(name)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            missing[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            missing[name] = printable(str(error).partition("\n")[0]) or type(error).__name__
+            (folder / name).unlink(missing_ok=True)
     write(folder / CARD, json.dumps(card(model, Path(run), differences), indent=1) + "\n")
     return Exported(folder, files, differences, missing)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torch says while it exports: its graphs, where it fails, over many lines."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def tensors(net: Net) -> dict[str, Tensor]:
@@ -134,8 +160,7 @@ def card(model: Model, run: Path, differences: dict[str, float]) -> dict[str, An
 @torch.no_grad()
 def _program(scorer: Scorer, x: Tensor, path: Path) -> float:
     batch = torch.export.Dim("batch")
-    with warnings.catch_warnings(), mock.patch.object(torch, "cdist", _distances):
-        warnings.simplefilter("ignore")  # of torch, about itself
+    with mock.patch.object(torch, "cdist", _distances):
         made = torch.export.export(scorer, (x,), dynamic_shapes=({0: batch},), strict=False)
         torch.export.save(made, path)
         again = torch.export.load(path).module()
@@ -155,8 +180,7 @@ def _onnx(scorer: Scorer, x: Tensor, path: Path) -> float:
     import onnxruntime
 
     batch = torch.export.Dim("batch")
-    with warnings.catch_warnings(), mock.patch.object(torch, "cdist", _distances):
-        warnings.simplefilter("ignore")
+    with mock.patch.object(torch, "cdist", _distances):
         torch.onnx.export(
             scorer,
             (x,),

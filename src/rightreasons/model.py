@@ -40,7 +40,7 @@ from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.registry import LEARNERS, TERMS
 from rightreasons.result import Result
-from rightreasons.runfiles import read_config
+from rightreasons.runfiles import read_config, share
 from rightreasons.runs import Run
 from rightreasons.state import restore, set_state
 from rightreasons.streams import Stream, cut
@@ -308,8 +308,9 @@ def extend(
     stream = Stream((*old, task), names, model.mean, model.std, flip)
     done: dict[str, Any] = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
     done |= {"skip_bad": True} if skip_bad else {}
+    done |= {"words": list(changes)} if changes else {}
     config = changed | {"extensions": [*model.config.get("extensions", []), done]}
-    return fit(
+    result = fit(
         learner,
         model.net,
         stream,
@@ -319,6 +320,9 @@ def extend(
         progress=progress,
         start=model.state,
     )
+    for k in range(len(old)):  # the report shows them, wherever the run has gone by then
+        share(Path(run) / "maps" / f"task-{k + 1}.npz", Path(out) / "maps")
+    return result
 
 
 def _shift(images: Images, by: int) -> Images:

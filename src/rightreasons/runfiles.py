@@ -73,6 +73,13 @@ def whole(path: Path) -> Iterator[Sink]:
     _sync(path.parent)
 
 
+def share(path: Path, folder: Path) -> None:
+    """A file of another run in this one's folder too, if it is there and is not here yet."""
+    if path.is_file() and folder.is_dir() and not (folder / path.name).exists():
+        with whole(folder / path.name) as sink:
+            sink.write(path.read_bytes())
+
+
 def _sync(folder: Path) -> None:
     """Let a rename in a folder survive the loss of power; not every system can."""
     with suppress(OSError):

@@ -52,6 +52,26 @@ def test_the_lines_of_the_page_load_the_program(finished):
     assert card["differences"]["model.pt2"] < 1e-4
 
 
+def test_an_export_holds_nothing_of_another_run(finished, tmp_path):
+    for name in ("model.pt2", "model.onnx"):
+        (tmp_path / name).write_text("of another run")
+    done = rr.export(finished / "run", tmp_path)
+    assert "model.onnx" not in done.files
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(done.files)
+
+
+def test_a_learner_that_is_no_one_program_says_so_in_a_sentence(tmp_path):
+    done = rrr("run", "glyphs-small", "itaml", *TINY, "itaml.group=8", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "run" / "export").mkdir()
+    (tmp_path / "run" / "export" / "model.pt2").write_text("of another run")
+    done = rrr("export", "run", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "model.pt2 could not be written: itaml takes another way for each task" in done.stdout
+    assert len(done.stdout.splitlines()) == 2
+    assert not (tmp_path / "run" / "export" / "model.pt2").exists()
+
+
 class Own(nn.Module):
     """A 1x1 convolution as its head, as SqueezeNet has."""
 

@@ -79,3 +79,12 @@ def test_runs_from_python_have_none_and_extended_ones_their_own():
     step = {"run": "runs/a b", "folder": "new", "classes": []}
     config = {**resolve("glyphs-small", "er"), "extensions": [step]}
     assert command(config) == "rrr extend 'runs/a b' new"
+    config["extensions"] = [{**step, "words": ["train.epochs=2"], "skip_bad": True}]
+    assert command(config) == "rrr extend 'runs/a b' new train.epochs=2 --skip-bad"
+
+
+def test_a_branch_is_made_again_from_its_run():
+    config = resolve("glyphs-small", "er+rrr", ["train.epochs=2", "rrr.weight=3"])
+    config["branch"] = {"run": "runs/a b", "task": 2}
+    expected = "rrr run --from 'runs/a b@task2' rrr.weight=3 train.epochs=2"
+    assert sorted(command(config).split()) == sorted(expected.split())

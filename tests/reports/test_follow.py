@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,20 @@ def test_events_are_written_once_and_can_be_read(unfinished):
     run = read_run(unfinished)
     seen = [e.value for e in found.Scalars("tasks/seen")]
     assert seen == pytest.approx([100 * v for v in run.result.seen], rel=1e-6)
+
+
+@pytest.mark.parametrize("place", ["runs/er/0", "/elsewhere/runs/er/0", "../runs/er/0"])
+def test_events_never_lie_in_the_folders_of_runs(tmp_path, monkeypatch, place):
+    pytest.importorskip("tensorboard")
+    from torch.utils import tensorboard
+
+    from rightreasons.reports.events import Events
+
+    made = []
+    monkeypatch.setattr(tensorboard, "SummaryWriter", made.append)
+    Events(tmp_path / "tensorboard")._writer(place)
+    inside = Path(made[0]).relative_to(tmp_path / "tensorboard")
+    assert inside.parts[-3:] == ("runs", "er", "0") and ".." not in inside.parts
 
 
 def test_without_tensorboard_one_sentence_says_what_to_type(unfinished, monkeypatch):

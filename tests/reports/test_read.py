@@ -63,6 +63,25 @@ def test_other_settings_of_one_method_are_lines_of_their_own(made_up, tmp_path):
     ]
 
 
+def test_a_branch_is_told_apart_by_its_own_words(made_up, tmp_path):
+    lay(made_up, tmp_path / "run", "er+rrr", words=["train.epochs=2"])
+    lay(made_up, tmp_path / "branch", "er+rrr", words=["train.epochs=2", "rrr.weight=3"])
+    (tmp_path / "branch" / "config.yaml").open("a").write("branch: {run: runs/0, task: 1}\n")
+    (found,) = read([tmp_path]).groups
+    assert [line.label for line in found.lines] == ["er+rrr", "er+rrr [rrr.weight=3]"]
+
+
+def test_a_run_that_no_words_lead_to_is_told_apart_by_settings(made_up, tmp_path):
+    for name in ("typed", "other"):
+        lay(made_up, tmp_path / name, "er", words=["train.epochs=2"])
+    path = tmp_path / "other" / "config.yaml"
+    path.write_text(path.read_text().replace("epochs: 2", "epochs: 3\n  unheard: 1"))
+    (found,) = read([tmp_path]).groups
+    assert [line.label for line in found.lines] == [
+        "er [train.epochs=2]", "er [train.epochs=3 train.unheard=1]"
+    ]  # fmt: skip
+
+
 def test_threads_make_no_difference(made_up, tmp_path):
     lay(made_up, tmp_path, "er", 0, ["train.threads=1"])
     lay(made_up, tmp_path, "er", 1, ["train.threads=2"])

@@ -47,6 +47,8 @@ class Learner:
     name: ClassVar[str]
     replays: ClassVar[bool] = False
     """does the task loss see remembered images"""
+    one_program: ClassVar[bool] = True
+    """does `predict` compute the same whatever the images show, so that it can be exported"""
 
     def __post_init__(self) -> None:
         if not getattr(self, "name", ""):

@@ -58,6 +58,7 @@ class ITAML(Learner):
 
     name: ClassVar[str] = "itaml"
     replays: ClassVar[bool] = True
+    one_program: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

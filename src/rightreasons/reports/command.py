@@ -16,14 +16,21 @@ _ABSENT = object()
 
 
 def command(config: Mapping[str, Any]) -> str | None:
-    """``rrr run BENCHMARK METHOD words``; None if no command leads to this config."""
+    """``rrr run BENCHMARK METHOD words``, or how a run was extended or branched; None if no command
+    leads to this config."""
     extensions = config.get("extensions")
     if extensions:
         last = extensions[-1]
-        return f"rrr extend {shlex.quote(last['run'])} {shlex.quote(last['folder'])}"
+        skips = ["--skip-bad"] if last.get("skip_bad") else []
+        return shlex.join(
+            ["rrr", "extend", last["run"], last["folder"], *last.get("words", ()), *skips]
+        )
     found = words(config)
     if found is None:
         return None
+    if "branch" in config:
+        start = f"{config['branch']['run']}@task{config['branch']['task']}"
+        return shlex.join(["rrr", "run", "--from", start, *found])
     benchmark = str(config["benchmark"])
     path = next((word for word in found if word.startswith("data.path=")), None)
     if benchmark == "folder" and path is not None:
@@ -47,7 +54,7 @@ def words(config: Mapping[str, Any]) -> list[str] | None:
     """The ``key=value`` words, seed apart, that make this config out of its benchmark's own."""
     if "benchmark" not in config or "extensions" in config:
         return None
-    config = today(config)
+    config = {key: value for key, value in today(config).items() if key != "branch"}
     name, method = str(config["benchmark"]), str(config["method"])
     base = _resolved(name, method, ())
     found: list[str] = []

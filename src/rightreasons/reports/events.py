@@ -66,7 +66,8 @@ class Events:
         if name not in self.writers:
             from torch.utils.tensorboard import SummaryWriter
 
-            folder = self.folder / name
+            inside = [part for part in Path(name).parts if part not in ("..", Path(name).anchor)]
+            folder = self.folder.joinpath(*inside)  # wherever the run lies
             for old in folder.glob("events.out.tfevents.*"):  # what is written again would be twice
                 old.unlink()
             self.writers[name] = SummaryWriter(str(folder))

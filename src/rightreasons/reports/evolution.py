@@ -70,11 +70,14 @@ def read_maps(run: RunData) -> Evolution:
     names: list[str] = []
     older = [Path(step["run"]) for step in reversed(run.config.get("extensions", []))]
     for k in range(1, len(run.records) + 1):
-        # a run that was extended has kept the maps of its tasks
+        # runs that older versions extended left the maps where they were
         paths = [folder / "maps" / f"task-{k}.npz" for folder in (run.folder, *older)]
         path = next((path for path in paths if path.exists()), None)
         if path is None:
-            continue
+            later = run.folder.glob("maps/task-*.npz")
+            if any(True for _ in later):  # which say nothing without the images of this task
+                found.problems.append(f"{run.name}/maps has no task-{k}.npz: its maps are left out")
+            break
         try:
             with np.load(io.BytesIO(contents(path)), allow_pickle=False) as arrays:
                 _add(found, dict(arrays), k, names)

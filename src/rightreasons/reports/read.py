@@ -266,11 +266,9 @@ def _labels(variants: list[RunData]) -> list[str]:
     """What tells runs of one method apart: the words of their commands, or their settings."""
     if len(variants) == 1:
         return [""]
-    typed = [words(run.config) for run in variants]
-    said = [
-        found if found is not None else [f"{k}={v}" for k, v in run.settings.items()]
-        for found, run in zip(typed, variants, strict=True)
-    ]
+    said = [found for run in variants if (found := words(run.config)) is not None]
+    if len(said) < len(variants):  # words and settings have little in common
+        said = [[f"{k}={v}" for k, v in run.settings.items()] for run in variants]
     common = set(said[0]).intersection(*said[1:])
     own = [[w for w in s if w not in common and w.split("=")[0] not in SKIPPED] for s in said]
     return [f" [{' '.join(w)}]" if w else "" for w in own]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,14 @@ def _names(book: Book) -> list[str]:
     """Names of files: letters, digits and dashes, each once."""
     made: list[str] = []
     for group in book.groups:
-        name = slug(group.title)[:60] or "runs"
-        made.append(name if name not in made else f"{name}-{len(made) + 1}")
+        made.append(slug(group.title, made) or "runs")
     return made
 
 
-def slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.")
+def slug(text: str, taken: Collection[str] = (), longest: int = 60) -> str:
+    """Letters, digits and dashes, and not those of another."""
+    name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.")[:longest].rstrip("-.")
+    return name if name not in taken else f"{name}-{len(taken) + 1}"
 
 
 def figures(group: Group, paper: bool = False) -> Iterator[tuple[str, Any]]:
@@ -100,10 +101,12 @@ def figures(group: Group, paper: bool = False) -> Iterator[tuple[str, Any]]:
     for key, measure in (("curves", "seen"), ("p20", "p20"), ("top5", "top5"), ("drift", "cosine")):
         if any(curve(run, measure) is not None for run in group.runs):
             yield key, plots.draw_curves(group, measure)
+    names: list[str] = []
     for line in group.finished:
         run = line.finished[0]
         title = f"{line.label}, seed {run.seed}"
-        yield f"R-{slug(line.label)}", plots.draw_matrix(run.result.R, title)
+        names.append(slug(line.label, names))
+        yield f"R-{names[-1]}", plots.draw_matrix(run.result.R, title)
     seen = gallery(group)
     if seen is not None:
         yield "evolution", plots.draw_evolution(seen, seen.example)
@@ -118,11 +121,13 @@ def _pointing(seen: Gallery) -> Iterator[tuple[str, Any]]:
     picture = next((p for p in [seen.example, *seen.pictures] if p.mask is not None), None)
     if picture is None:
         return
+    names: list[str] = []
     for label, looks in seen.looks.items():
         after = looks.get(picture.place)
         if after:
             last = max(after)
-            yield f"pointing-{slug(label)}", plots.draw_pointing(picture, label, after[last], last)
+            names.append(slug(label, names))
+            yield f"pointing-{names[-1]}", plots.draw_pointing(picture, label, after[last], last)
 
 
 # --- following -----------------------------------------------------------------------------------

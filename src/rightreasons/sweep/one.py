@@ -11,7 +11,7 @@ from rich.console import Console
 from rightreasons.config import build, resolve
 from rightreasons.errors import UserError, printable
 from rightreasons.launch import process
-from rightreasons.runfiles import read_config, whole
+from rightreasons.runfiles import read_config, share
 from rightreasons.tables import single
 from rightreasons.timing import LOADING, span
 
@@ -67,9 +67,7 @@ def run_branch(words: str, overrides: Sequence[str], out: Path | None, checkpoin
     made = branch(words, overrides, out)
     _run_one(made.config, made.folder, checkpoint, made.start)
     for path in () if process() else made.maps:
-        if path.is_file() and not (made.folder / "maps" / path.name).exists():
-            with whole(made.folder / "maps" / path.name) as sink:
-                sink.write(path.read_bytes())
+        share(path, made.folder / "maps")
 
 
 def _run_one(
