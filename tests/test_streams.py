@@ -304,10 +304,11 @@ def test_classes_are_drawn_inside_a_pool():
 def test_validation_tests_on_a_share_of_each_class_and_trains_on_the_rest(sizes, seed, share):
     labels = [f"class {c}" for c, size in enumerate(sizes) for _ in range(size)]
     test = arrays(sorted(set(labels)), offset=200)
-    kept = [round(size * share) for size in sizes]  # both round a half to even
+    kept = [min(max(1, round(size * share)), size - 1) for size in sizes]  # a half: to even
     make = lambda: rr.stream(arrays(labels), len(sizes), test=test, validation=share, seed=seed)  # noqa: E731
-    if not all(0 < k < size for k, size in zip(kept, sizes, strict=True)):
-        with pytest.raises(UserError, match="has no (train|test) image"):
+    if 1 in sizes:
+        name = f"class {sizes.index(1)}"
+        with pytest.raises(UserError, match=f"'{name}' has one train image, expected two or more"):
             make()
         return
     made = make()
@@ -316,6 +317,19 @@ def test_validation_tests_on_a_share_of_each_class_and_trains_on_the_rest(sizes,
         assert not set(numbers(task.train)) & set(numbers(task.test))
         assert max(numbers(task.test)) < 200, "the test images are left alone"
     assert [numbers(t.test) for t in made] == [numbers(t.test) for t in make()]
+
+
+@pytest.mark.parametrize("share", [-1, 1, 2.0, float("nan"), float("inf"), "0.2", None])
+def test_a_share_of_python_that_is_none_is_refused(share):
+    assert refusal("glyphs", 2, classes=4, train=4, test=1, size=16, validation=share) == (
+        f"stream.validation is {share}, expected a share such as 0.2, or 0 to test on test images"
+    )
+
+
+def test_a_class_of_three_images_has_one_to_validate_on():
+    labels = ["a", "a", "a", "b", "b", "b"]
+    made = rr.stream(arrays(labels), 2, test=arrays(["a", "b"], offset=200), validation=0.1)
+    assert [(len(task.train), len(task.test)) for task in made] == [(2, 1), (2, 1)]
 
 
 def test_a_share_that_is_none_is_refused():

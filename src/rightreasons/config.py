@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,8 +46,7 @@ class StreamFields:
     def __post_init__(self) -> None:
         if self.pool is not None and self.pool not in self.pools:
             raise unknown("stream.pool", self.pool, self.pools)
-        if not 0 <= self.validation < 1:
-            raise UserError(f"stream.validation is {self.validation}, expected a share such as 0.2")
+        check_validation(self.validation)
 
     def cut(self, source: Any, seed: int) -> Any:
         """The stream of a source that these fields describe."""
@@ -62,6 +62,15 @@ class StreamFields:
             shots=self.shots,
             validation=self.validation,
             seed=seed,
+        )
+
+
+def check_validation(share: Any) -> None:
+    """Refuse what is no share of the train images."""
+    if not isinstance(share, Real) or not 0 <= float(share) < 1:
+        raise UserError(
+            f"stream.validation is {share}, expected a share such as 0.2, or 0 to test on test "
+            "images"
         )
 
 

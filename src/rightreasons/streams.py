@@ -9,6 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from rightreasons.config import check_validation
 from rightreasons.data.sources import Source, describe, source
 from rightreasons.errors import UserError, unknown
 from rightreasons.memory import choose, ranks
@@ -78,6 +79,7 @@ def stream(
     >>> [task.classes for task in stream("glyphs", tasks=[4, 2], train=2, test=1, classes=6)]
     [(0, 1, 2, 3), (4, 5)]
     """
+    check_validation(validation)
     origin = source(data, **options)
     if _kind(tasks) == "names":
         names = [str(name) for group in tasks for name in group]  # type: ignore[union-attr]
@@ -95,18 +97,29 @@ def stream(
         raise UserError(f"class {twice!r} is in two places of the stream; name each class once")
     splits = origin.load([place[name] for name in names])
     if validation:
-        splits = validated(splits.train, validation, seed)
+        splits = validated(splits.train, validation, seed, names)
     made = cut(splits, counts, names, origin.flip)
     if shots is not None:
         made = few(made, shots, seed)
     return replace(made, data=describe(origin))
 
 
-def validated(train: Images, share: float, seed: int) -> Splits:
-    """Train images cut in two, class by class: what is left to train on, and what is tested."""
+def validated(train: Images, share: float, seed: int, names: Sequence[str]) -> Splits:
+    """Train images cut in two, class by class: what is left to train on, and what is tested.
+
+    Both parts have at least one image of each class.
+    """
+    counts = torch.bincount(train.y)
+    for label in (counts == 1).nonzero().flatten().tolist():
+        raise UserError(
+            f"class {names[label]!r} has one train image, expected two or more with "
+            f"stream.validation={share}, one to train and one to test; add some, leave the class "
+            "out, or type stream.validation=0"
+        )
+    wanted = (counts * share).round().long().clamp_min(1).minimum(counts - 1)
     shuffled = torch.randperm(len(train), generator=generator(seed, "data", "validation"))
     y = train.y[shuffled]
-    tested = ranks(y) < (torch.bincount(y) * share).round().long()[y]
+    tested = ranks(y) < wanted[y]
     return Splits(
         train.subset(shuffled[~tested].sort()[0]), train.subset(shuffled[tested].sort()[0])
     )

@@ -84,7 +84,24 @@ def test_everything_that_is_wrong_with_class_folders_is_said(tmp_path):
     assert "class 'c' has no test image" in text and "train/d has no image" in text
     assert text.count("cannot be read as an image") == 3 and "2 more files cannot be read" in text
     assert "note: 1 test images are train images too" in text
-    assert "note: 1 files have no image ending" in text
+    assert "note: 1 files in class folders have no image ending" in text
+
+
+def test_images_that_are_not_used_are_said(tmp_path):
+    pictures(tmp_path, ["train/a", "train/b", "valid/a", "valid/b", "train/a/sub", "dev/a"])
+    report = check(tmp_path)
+    text = said(report)
+    assert report.passed and "valid  6 images, 3 a class" in text
+    assert "note: 3 images in folders below class folders are left out" in text
+    assert f"note: images in {tmp_path / 'dev'} are not used" in text
+
+
+def test_masks_among_the_class_folders_are_told_what_to_type(tmp_path):
+    report = check(pictures(tmp_path, ["a", "b", "masks/a", "masks/b"]))
+    text = said(report)
+    assert not report.passed and "1 problem" in text and "left out" not in text
+    assert "masks has no image of its own, but folders of other classes; if they hold" in text
+    assert "type data.masks=masks with rrr run" in text
 
 
 def test_a_class_list_chooses_the_class_folders_that_are_read(tmp_path):
@@ -124,6 +141,8 @@ def test_cub200(tmp_path, monkeypatch):
     report = check(base)
     text = said(report)
     assert report.passed and "masks  of 6 of 8 images" in text and "8 of 8 images can be" in text
+    Image.fromarray(np.full((9, 9), 3, np.uint8)).save(base / "segmentations/001.A/0.png")
+    assert "note: 1 masks show no object, such as" in said(check(base))
     (base / "images/001.A/0.png").unlink()
     (base / "bounding_boxes.txt").unlink()
     monkeypatch.setattr(module, "CUB", {"classes": 200, "train": 4, "test": 4})

@@ -101,7 +101,7 @@ def test_a_box_stands_for_a_mask_that_is_missing(tmp_path):
     assert masks[0].nonzero().amax(0).tolist() == [5, 4] and masks[0].sum() == 30
 
 
-@pytest.mark.parametrize("line", ["1 a b c d", "1 2 3 4", "99 1 2 3 4"])
+@pytest.mark.parametrize("line", ["1 a b c d", "1 2 3 4", "99 1 2 3 4", "1 nan 2 3 4"])
 def test_a_line_that_is_no_box(tmp_path, line):
     base = birds(tmp_path / "CUB_200_2011")
     (base / "bounding_boxes.txt").write_text(line + "\n")

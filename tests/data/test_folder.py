@@ -50,7 +50,7 @@ def load(base, chosen=None, **options):
 # --- layouts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("held", ["val", "test"])
+@pytest.mark.parametrize("held", ["val", "test", "valid", "validation"])
 @pytest.mark.parametrize("inner", ["", "/images"])
 def test_train_and_test_folders(tmp_path, held, inner):
     fill(tmp_path, [f"{part}/{c}{inner}" for part in ("train", held) for c in "ab"])
@@ -90,6 +90,45 @@ def test_one_folder_is_split_by_seed(tmp_path, prefix):
     assert torch.equal(pixels(few.test), pixels(splits.test)[6:])
 
 
+def test_three_splits_train_on_one_and_test_on_one_and_say_so(tmp_path):
+    fill(tmp_path, [f"{part}/{c}" for part in ("train", "valid", "test") for c in "ab"])
+    with pytest.warns(DataWarning, match=r"images in .*/valid are not used: .*/test tests"):
+        test = load(tmp_path).test
+    assert torch.equal(pixels(test)[:3], read_all(sorted((tmp_path / "test/a").iterdir()), SIZE))
+
+
+def test_images_beside_train_that_nothing_uses_are_warned_of(tmp_path):
+    fill(tmp_path, ["train/a", "train/b", "dev/a", "old"])
+    (tmp_path / "notes").mkdir()
+    said = r"images in .*/dev \(and 1 more\) are not used: .*/train trains and a share of it tests"
+    with pytest.warns(DataWarning, match=said):
+        load(tmp_path)
+
+
+def test_masks_beside_train_are_used(tmp_path):
+    fill(tmp_path, ["train/a", "val/a"])
+    for part in ("train", "val"):
+        picture(tmp_path / f"more/masks/{part}/a/{part}0.png", colour="white")
+    with pytest.warns(DataWarning, match=r"if they are masks type data.masks=more with rrr run"):
+        load(tmp_path)
+    splits = load(tmp_path, masks="more/masks")  # warnings are errors
+    assert splits.train.masks.any()
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    fill(tmp_path, ["train", "bus"])
+    assert Folder(str(tmp_path)).names == ("bus", "train")
+    assert load(tmp_path).train.y.bincount().tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("beside", [[], ["val"], ["notes"]])
+def test_train_without_class_folders_is_no_class_beside_a_test_split_or_alone(tmp_path, beside):
+    fill(tmp_path, ["train"])
+    for name in beside:
+        (tmp_path / name).mkdir()
+    assert "train holds no class folder" in refusal(tmp_path)
+
+
 def test_relative_paths_are_looked_for_below_rrr_data(tmp_path, monkeypatch):
     fill(tmp_path / "mine", ["a", "b"])
     (tmp_path / "mine" / "list").write_text("b\n")
@@ -104,6 +143,14 @@ def test_a_class_list_chooses_and_orders(tmp_path):
     source = Folder(str(tmp_path), classes=str(tmp_path / "list.txt"))
     assert source.names == ("emu", "cat")
     assert rr.stream(source, tasks=2).class_names == ("emu", "cat")
+
+
+def test_a_list_may_begin_with_a_mark_of_its_bytes(tmp_path):
+    spotted(tmp_path, ["cat", "dog"])
+    (tmp_path / "list.txt").write_text("dog\ncat\n", encoding="utf-8-sig")
+    assert Folder(str(tmp_path), classes="list.txt").names == ("dog", "cat")
+    (tmp_path / "boxes.txt").write_text("cat/0.png 4 2 8 6\n", encoding="utf-8-sig")
+    assert load(tmp_path, boxes="boxes.txt").train.masks.any()
 
 
 def test_the_cache_does_not_depend_on_the_order_of_classes(tmp_path, monkeypatch):
@@ -200,6 +247,102 @@ def test_images_without_a_mask_are_kept(tmp_path):
     assert splits.train.masks.flatten(1).any(1).tolist() == [False, True, False]
 
 
+def masked(base, values, name="0.png", palette=None):
+    """Three images of class a, and a mask of these values."""
+    for j in range(3):
+        picture(base / f"x/a/{j}.png", size=(8, 8), seed=j)
+    (base / "masks/a").mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(values)
+    if palette:
+        image.putpalette(palette)
+    image.save(base / "masks/a" / name)
+    return base / "x", str(base / "masks")
+
+
+def columns(*values, kind=np.uint8):
+    """8x8: each value in as many columns as there is room for."""
+    return np.repeat(np.array(values, kind), 8 // len(values))[None].repeat(8, 0)
+
+
+VOC = [0, 0, 0, 128, 0, 0, 192, 128, 128, 224, 224, 192]  # background, two classes, their border
+
+
+@pytest.mark.parametrize(
+    ("values", "palette", "object_"),
+    [
+        (columns(0, 3), None, [0, 1]),  # the number of a class
+        (columns(0, 1, 4, 2), None, [0, 1, 1, 1]),
+        (columns(0, 127), None, [0, 1]),
+        (
+            columns(0, 127, 128, 255),
+            None,
+            [0, 0, 1, 1],
+        ),  # soft edges are cut where they always were
+        (columns(0, 1, kind=np.uint16), None, [0, 1]),
+        (columns(0, 255, kind=np.uint16), None, [0, 1]),
+        (columns(0, 32895, 32896, 65535, kind=np.uint16), None, [0, 0, 1, 1]),
+        (columns(0, 1), VOC, [0, 1]),
+        (columns(0, 1, 2, 3), VOC, [0, 1, 1, 1]),
+        (columns(0, 1), [255] * 3 + [0] * 3, [1, 0]),  # a palette of grey is bright or not
+        (columns(1, 0), [253, 231, 37, 68, 1, 84], [0, 1]),  # nothing is black: yellow is bright
+    ],
+)
+def test_masks_of_class_numbers_and_of_palettes(tmp_path, values, palette, object_):
+    base, masks = masked(tmp_path, values, palette=palette)
+    both = load(base, masks=masks, test=0.4)
+    mask = both.train.masks[0]
+    assert torch.equal(mask, torch.tensor(columns(*object_) > 0))
+
+
+def test_masks_that_show_no_object_are_counted(tmp_path):
+    masked(tmp_path, columns(1, 2, 3, 3))  # which of a trimap's numbers is the object?
+    masked(tmp_path, columns(0, 90), "1.jpg")  # its small values may be noise
+    base, masks = masked(tmp_path, columns(0, 255), "2.png")
+    said = r"2 of 3 masks show no object.*masks/a/0.png: its largest value is 3, expected 128 or"
+    with pytest.warns(DataWarning, match=said):
+        load(base, masks=masks)
+    masked(tmp_path, columns(0, 0))
+    (tmp_path / "masks/a/1.jpg").unlink()
+    assert load(base, masks=masks).train.masks.any()  # a black mask is an image without object
+
+
+def test_masks_that_show_no_object_are_counted_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RRR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "SMALL", 1)
+    masked(tmp_path, columns(1, 2))
+    base, masks = masked(tmp_path, columns(0, 255), "1.png")
+    for _ in range(2):
+        with pytest.warns(DataWarning, match="1 of 2 masks show no object"):
+            load(base, masks=masks)
+
+
+@pytest.mark.parametrize(("values", "largest"), [((1, 2), 2), ((0, 0), 0)])
+def test_masks_of_which_none_shows_an_object(tmp_path, values, largest):
+    base, masks = masked(tmp_path, columns(*values))
+    assert refusal(base, masks=masks) == (
+        f"no mask shows an object, such as {masks}/a/0.png: its largest value is {largest}, "
+        "expected 128 or more where the object is, or less with 0 around it (in a PNG, not a "
+        "JPEG); save them so, or leave the masks out"
+    )
+
+
+def test_each_of_two_images_of_one_stem_has_its_own_mask(tmp_path):
+    for j, ending in enumerate(("png", "bmp", "gif")):
+        picture(tmp_path / f"x/a/0.{ending}", size=(8, 8), seed=j)
+    (tmp_path / "masks/a").mkdir(parents=True)
+    for ending, values in (("png", (0, 255)), ("bmp", (255, 0))):
+        Image.fromarray(columns(*values)).save(tmp_path / f"masks/a/0.{ending}")
+    train, test = load(tmp_path / "x", masks=str(tmp_path / "masks"))
+    # By name: bmp, gif (which has none: both masks belong to others), png.
+    wanted = [columns(1, 0), columns(0, 0), columns(0, 1)]
+    assert np.array_equal(train.masks, np.array(wanted) > 0)
+    (tmp_path / "x/a/0.bmp").unlink()
+    (tmp_path / "x/a/0.png").rename(tmp_path / "x/a/1.png")
+    assert "has a/0.bmp and a/0.png for the image a/0.gif, expected one mask" in refusal(
+        tmp_path / "x", masks=str(tmp_path / "masks")
+    )
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -233,7 +376,9 @@ def test_masks_that_do_not_fit(tmp_path):
         ("a/0.png 1 2 3", "expected `path x y width height`"),
         ("a/0.png 1 2 3 x", "expected `path x y width height`"),
         ("a/0.png 1 2 0 3", "an empty box"),
-        ("a/0.png 1 2 nan 3", "an empty box"),
+        ("a/0.png 1 2 nan 3", "is not finite in the line 'a/0.png 1 2 nan 3', expected `path x"),
+        ("a/0.png nan 2 3 4", "is not finite in the line"),
+        ("a/0.png 1 2 inf 3", "is not finite in the line"),
         ("a/0.png 4 2 23 15", "leaves its image of 24x16"),
         ("c/0.png 1 2 3 4", "has no box for any image"),
     ],
@@ -242,7 +387,8 @@ def test_boxes_that_do_not_fit(tmp_path, line, seen):
     spotted(tmp_path, ["a", "b"])
     (tmp_path / "boxes.txt").write_text(line)
     text = refusal(tmp_path, boxes="boxes.txt")
-    assert seen in text and ("box_format=xyxy" in text or "box for" in seen or "path x" in seen)
+    assert seen in text
+    assert "box_format=xyxy" in text or "box for" in seen or "expected `path x" in text
     assert "did you mean 'xyxy'" in refusal(tmp_path, boxes="boxes.txt", box_format="xyxx")
 
 
@@ -336,6 +482,20 @@ def test_files_without_an_image_ending_are_warned_of(tmp_path):
         (tmp_path / "a" / name).write_text("x")
     with pytest.warns(DataWarning, match="1 files in class folders have no image ending"):
         load(tmp_path)
+
+
+def test_images_below_a_class_folder_are_warned_of(tmp_path):
+    fill(tmp_path, ["a", "a/sub/deep", "a/images/more", "a/.thumbs"], n=2)
+    with pytest.warns(DataWarning, match="4 images in folders below class folders are left out"):
+        load(tmp_path)
+
+
+def test_a_class_folder_whose_images_lie_below_it(tmp_path):
+    fill(tmp_path, ["a", "b/sub"])
+    text = refusal(tmp_path)
+    assert "b has no image of its own, but 3 in folders below, such as" in text
+    fill(tmp_path / "b", ["a"])  # masks, it seems
+    assert "if they hold masks, type data.masks=b with rrr run, otherwise" in refusal(tmp_path)
 
 
 def test_bad_fields(tmp_path):

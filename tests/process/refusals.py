@@ -93,11 +93,31 @@ def world(folder: Path, rrr) -> None:
     (folder / "odd" / "a").mkdir(parents=True)
     (folder / "odd" / "a" / "1.png").write_bytes(b"no image")
     (folder / "odd" / "a" / "2.png").write_bytes(b"none either")
+    bad_masks(folder)
     (folder / "weights.pt").write_bytes(b"no weights")
     (folder / "folder.png").mkdir()
     image = (folder / "new" / "class-0" / "0.png").read_bytes()
     (folder / "cut.png").write_bytes(image[: len(image) // 2])
     bad_weights(folder)
+
+
+def bad_masks(folder: Path) -> None:
+    """Masks and boxes of `new` that cannot be used, and classes with masks among them."""
+    from PIL import Image
+
+    for name in ("dark", "double"):
+        (folder / name / "class-0").mkdir(parents=True)
+    Image.new("L", (32, 32), 3).save(folder / "dark" / "class-0" / "0.png")
+    for ending in ("bmp", "gif"):
+        Image.new("L", (32, 32), 255).save(folder / "double" / "class-0" / f"0.{ending}")
+    (folder / "boxes.txt").write_text("class-0/0.png nan 2 3 4\n")
+    for i, name in enumerate(("a", "b")):
+        for place in (folder / "few" / name, folder / "few" / "masks" / name):
+            place.mkdir(parents=True)
+        for j in (0, 1):
+            image = folder / "new" / f"class-{i}" / f"{6 * i + j}.png"
+            shutil.copy(image, folder / "few" / name)
+            Image.new("L", (32, 32), 255).save(folder / "few" / "masks" / name / image.name)
 
 
 class Harmful:

@@ -24,6 +24,7 @@ from rightreasons.progress import Reporter
 SMALL = 64 * 2**20  # bytes: fewer, as files and decoded, are read anew by every run
 FEW = 500  # images that are not worth starting processes for
 VERSION = 1  # of the pixels: another way to read a file makes another cache
+MASKS = 2  # of masks that are files
 
 
 def decode(items: Sequence[Item], size: int, masks: bool, root: str, name: str) -> Decoded:
@@ -35,7 +36,8 @@ def decode(items: Sequence[Item], size: int, masks: bool, root: str, name: str) 
     made = len(items) * size * size * (4 if masks else 3)
     if max(made, sum(bytes_ for bytes_, _ in stats)) < SMALL:
         return worker.fill(items, size, masks)
-    text = hashlib.blake2b(f"{VERSION} {size} {masks}\n".encode(), digest_size=12)
+    how = MASKS if masks and any(item.mask for item in items) else masks
+    text = hashlib.blake2b(f"{VERSION} {size} {how}\n".encode(), digest_size=12)
     for i, item in enumerate(items):
         paths = [os.path.relpath(p, root) if p else "" for p in (item.file, item.mask * masks)]
         line = repr((paths, item.box if masks else None, stats[2 * i : 2 * i + 2]))
@@ -88,7 +90,10 @@ def _open(folder: Path, count: int, size: int, masks: bool) -> Decoded | None:
         return None
     if x.shape != (count, 3, size, size) or len(known["digests"]) != count:
         return None
-    return Decoded(x, where, known["digests"], {int(i): text for i, text in known["bad"].items()})
+    bad, dark = (
+        {int(i): what for i, what in known.get(key, {}).items()} for key in ("bad", "dark")
+    )
+    return Decoded(x, where, known["digests"], bad, dark)
 
 
 @contextlib.contextmanager
@@ -186,11 +191,13 @@ def _finish(partial: Path, final: Path) -> None:
     """Join the marks of the chunks and give the folder its name."""
     digests: list[str] = []
     bad: dict[str, str] = {}
+    dark: dict[str, int] = {}
     for mark in sorted(partial.glob("*.done")):
         part = json.loads(mark.read_text(encoding="utf-8"))
         digests += part["digests"]
         bad |= part["bad"]
-    worker.write(partial / "images.json", {"digests": digests, "bad": bad})
+        dark |= part.get("dark", {})  # a chunk of an older version has no mask files
+    worker.write(partial / "images.json", {"digests": digests, "bad": bad, "dark": dark})
     partial.replace(final)
     for left in ("*.done", "*.log", "*.tmp", "plan.json"):
         for file in final.glob(left):

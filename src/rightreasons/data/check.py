@@ -19,9 +19,10 @@ from rightreasons.data import cifar100, cub200, folder
 from rightreasons.data.cache import cores
 from rightreasons.data.cifar100 import Cifar100
 from rightreasons.data.cub200 import Cub200, sessions
-from rightreasons.data.files import listing, locate, stem
+from rightreasons.data.files import listing, locate
 from rightreasons.data.folder import Folder
 from rightreasons.data.image import Item, Unreadable, quiet, read_item
+from rightreasons.data.splits import darkest
 from rightreasons.errors import DataWarning, UserError
 from rightreasons.progress import Reporter
 
@@ -172,7 +173,7 @@ def _cub200(found: Findings) -> None:
     if not (source.base / "bounding_boxes.txt").is_file():
         found.problems.append(f"{source.base} has no bounding_boxes.txt; {cub200.WHERE}")
     images = source.base / "images"
-    items = [Item(str(images / e.path), masks.get(stem(e.path), "")) for e in entries]
+    items = [Item(str(images / e.path), masks.get(e.path, "")) for e in entries]
     _read(found, items, [entry.train for entry in entries], bool(masks))
 
 
@@ -199,25 +200,24 @@ def _lists(found: Findings) -> None:
 
 def _folder(found: Findings) -> None:
     source = Folder(str(found.path), classes=found.classes)
-    train, test = source.roots
+    test = source.roots[1]
     found.facts.append(f"{len(source.names)} classes")
     parts: tuple[list[int], list[int]] = ([], [])
-    items, trains, others = [], [], 0
+    items, trains, whole = [], [], []
     for name in source.names:
-        others += sum(len(listing(root / name)[1]) for root in (train, test) if root is not None)
         try:
             files = source.files(name)
         except UserError as error:
             found.problems.append(str(error))
             continue
+        whole.append(name)
         for k in (0, 1):
             parts[k].append(len(files[k]))
             items += [Item(str(f)) for f in files[k]]
             trains += [not k] * len(files[k])
     held = f"test, {source.test:.0%} of each class" if test is None else test.name
     found.facts += [_counts("train", parts[0]), _counts(held, parts[1])]
-    if others:
-        found.notes.append(f"{others} files have no image ending and are left out")
+    found.notes += source.left_out(whole)
     _read(found, items, trains, False)
 
 
@@ -232,11 +232,12 @@ def _counts(which: str, counts: Sequence[int]) -> str:
 def _read(found: Findings, items: Sequence[Item], trains: Sequence[bool], masks: bool) -> None:
     """Decode every image; name the bad ones and count those that are in both splits."""
 
-    def digest(item: Item) -> tuple[str, str]:
+    def digest(item: Item) -> tuple[str, str, int | None]:
         try:
-            return read_item(item, SIDE, masks)[2], ""
+            read = read_item(item, SIDE, masks)
         except Unreadable as error:
-            return "", str(error)
+            return "", str(error), None
+        return read.digest, "", read.dark
 
     results = []
     # Threads are enough: Pillow lets go of the interpreter while it decodes.
@@ -244,16 +245,19 @@ def _read(found: Findings, items: Sequence[Item], trains: Sequence[bool], masks:
         for result in pool.map(digest, items):
             results.append(result)
             reporter.at(f"reading {found.path.name}", 1, {})
-    bad = [text for _, text in results if text]
+    bad = [text for _, text, _ in results if text]
     found.problems += [f"{text}; remove or replace it" for text in bad[:NAMED]]
     if len(bad) > NAMED:
         found.problems.append(f"{len(bad) - NAMED} more files cannot be read")
     found.facts.append(f"read  {len(items) - len(bad)} of {len(items)} images can be read")
-    known = {d for (d, _), train in zip(results, trains, strict=True) if train and d}
+    known = {d for (d, *_), train in zip(results, trains, strict=True) if train and d}
     twice = [
         item.file
-        for item, (d, _), train in zip(items, results, trains, strict=True)
+        for item, (d, *_), train in zip(items, results, trains, strict=True)
         if not train and d in known
     ]
     if twice:
         found.notes.append(f"{len(twice)} test images are train images too, such as {twice[0]}")
+    dark = {i: value for i, (*_, value) in enumerate(results) if value is not None}
+    if dark:
+        found.notes.append(f"{len(dark)} masks show no object, such as {darkest(items, dark)}")

@@ -6,6 +6,7 @@ The few-shot benchmark (Tao et al., CVPR 2020) names its files in lists: ``sessi
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rightreasons.data.files import lines, locate, stem, tree
+from rightreasons.data.files import lines, locate, pair
 from rightreasons.data.image import Item
 from rightreasons.data.splits import Labelled, splits
 from rightreasons.errors import DataWarning, UserError, unknown
@@ -113,10 +114,10 @@ class Cub200:
 
     @cached_property
     def segmentations(self) -> dict[str, str]:
-        """Files of masks by the image's path without ending; nothing where there are none."""
+        """Files of masks by the image's path; nothing where there are none."""
         for folder in (self.base / "segmentations", self.base.parent / "segmentations"):
             if folder.is_dir():
-                return tree(folder)
+                return pair([entry.path for entry in self.entries], folder)
         return {}
 
     def load(self, classes: Sequence[int]) -> Splits:
@@ -131,7 +132,7 @@ class Cub200:
         parts: tuple[Labelled, Labelled] = ([], [])
         for entry in sorted(self.chosen(), key=lambda e: place.get(e.label, -1)):
             if entry.label in place:
-                mask = self.segmentations.get(stem(entry.path), "") if masks else ""
+                mask = self.segmentations.get(entry.path, "") if masks else ""
                 box = self._boxes.get(entry.path) if masks and not mask else None
                 item = Item(str(self.base / "images" / entry.path), mask, box)
                 parts[not entry.train].append((item, place[entry.label]))
@@ -160,7 +161,9 @@ class Cub200:
         paths = _table(self.base / "images.txt")
         for key, text in _table(file).items():
             try:
-                x, y, width, height = map(float, text.split())
+                x, y, width, height = box = tuple(map(float, text.split()))
+                if not all(map(math.isfinite, box)):
+                    raise ValueError
                 found[paths[key]] = (x, y, width, height)
             except (ValueError, KeyError):
                 raise UserError(
@@ -189,7 +192,7 @@ class Cub200:
     @property
     def unmasked(self) -> int:
         """How many of the images have no mask, whether a box will do or not."""
-        return sum(stem(entry.path) not in self.segmentations for entry in self.chosen())
+        return sum(entry.path not in self.segmentations for entry in self.chosen())
 
 
 def sessions(folder: str | Path) -> tuple[Session, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from rightreasons.errors import UserError
@@ -36,10 +38,33 @@ def listing(folder: Path) -> tuple[list[Path], list[Path]]:
     return sorted(images), sorted(others)
 
 
+def nested(folder: Path) -> list[Path]:
+    """Images in folders below a class folder, where nobody looks for them."""
+    places = [folder, folder / "images"]
+    inside = [f for place in places for f in folders(place) if f not in places]
+    return sorted(image for f in inside for image in below(f))
+
+
+def folders(place: Path) -> list[Path]:
+    """The folders in a folder, by name, without hidden ones."""
+    if not place.is_dir():
+        return []
+    with os.scandir(place) as entries:  # no look at each of many files
+        names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+    return [place / name for name in sorted(names)]
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Images anywhere in a folder."""
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (Path(place) / name for name in names if Path(name).suffix.lower() in ENDINGS)
+
+
 def lines(file: Path) -> list[str]:
     """The lines of a text file that are not empty."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors of Windows mark the beginning
     except FileNotFoundError:
         raise UserError(f"there is no file {file}; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -77,6 +102,11 @@ def read_boxes(file: Path, form: str) -> dict[str, tuple[float, float, float, fl
             raise UserError(
                 f"{file} has the line {line!r}, expected `path x y width height`"
             ) from None
+        if not all(map(math.isfinite, (x, y, w, h))):
+            raise UserError(
+                f"{file} has a box that is not finite in the line {line!r}, expected `path x y "
+                "width height` in pixels; correct the line, or remove it"
+            )
         if form == "xyxy":
             w, h = w - x + 1, h - y + 1
         if not (w > 0 and h > 0):
@@ -92,14 +122,29 @@ def stem(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def tree(folder: Path) -> dict[str, str]:
-    """Image files below a folder, by their relative path without ending."""
+def pair(images: Sequence[str], folder: Path) -> dict[str, str]:
+    """Files of masks by their images' paths: at the very path, or with another ending."""
+    found, known, pairs = tree(folder), set(images), {}
+    for image in images:
+        same = found.get(stem(image), [])
+        # A mask at the very path of another image belongs to that one.
+        left = [image] if image in same else [mask for mask in same if mask not in known]
+        if len(left) > 1:
+            raise UserError(
+                f"{folder} has {' and '.join(left)} for the image {image}, expected one mask; "
+                "remove the others"
+            )
+        if left:
+            pairs[image] = str(folder / left[0])
+    return pairs
+
+
+def tree(folder: Path) -> dict[str, list[str]]:
+    """Relative paths of the image files below a folder, by the path without ending."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; pass the folder that holds the masks")
-    found = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            if Path(name).suffix.lower() in ENDINGS:
-                file = Path(place) / name
-                found[stem(file.relative_to(folder).as_posix())] = str(file)
+    found: dict[str, list[str]] = {}
+    for file in sorted(below(folder)):
+        path = file.relative_to(folder).as_posix()
+        found.setdefault(stem(path), []).append(path)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,16 @@ import torch
 
 from rightreasons.data.files import (
     SHIPPED,
+    below,
     class_list,
+    folders,
     harmless,
     lines,
     listing,
     locate,
+    nested,
+    pair,
     read_boxes,
-    stem,
-    tree,
 )
 from rightreasons.data.image import Item
 from rightreasons.data.splits import splits
@@ -29,7 +31,7 @@ from rightreasons.errors import DataWarning, UserError, unknown
 from rightreasons.randomness import generator
 from rightreasons.types import Splits
 
-TESTS = ("val", "test")
+TESTS = ("val", "test", "valid", "validation")  # the first that is there
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet: val/images/* and a line with each one's class
 FORMATS = ("xywh", "xyxy")
 WHERE = {  # how to get the folders that benchmarks look for
@@ -51,9 +53,10 @@ WHERE = {  # how to get the folders that benchmarks look for
 class Folder:
     """Images in one folder a class, read upright, in RGB, cut to a square.
 
-    With ``train`` and ``val`` (or ``test``) folders these are the splits; otherwise a share
-    ``test`` of each class's images, at least one, is held out by ``seed``. Paths that do not exist
-    as given are looked for below the folder and below ``RRR_DATA``.
+    With ``train`` and ``val`` (or ``test``, ``valid``, ``validation``) folders these are the
+    splits; otherwise a share ``test`` of each class's images, at least one, is held out by
+    ``seed``. Paths that do not exist as given are looked for below the folder and below
+    ``RRR_DATA``.
     """
 
     path: str
@@ -63,7 +66,7 @@ class Folder:
     """share of each class that is held out, where the folder has no split of its own"""
     seed: int = 0
     masks: str = ""
-    """a folder like this one with a mask at each image's path (any image ending; light: object)"""
+    """a folder like this one with a mask at each image's path (any image ending; bright: object)"""
     boxes: str = ""
     """a file with lines `path x y width height`, path below this folder, instead of masks"""
     box_format: str = "xywh"
@@ -103,10 +106,33 @@ class Folder:
     @cached_property
     def roots(self) -> tuple[Path, Path | None]:
         """Where the class folders are, for train and, if it is apart, for test."""
+        train = self.base / "train"
         tests = [self.base / name for name in TESTS if (self.base / name).is_dir()]
-        if not (self.base / "train").is_dir():
+        if not train.is_dir() or (not tests and self._is_class(train)):
             return self.base, None
-        return self.base / "train", tests[0] if tests else None
+        return train, tests[0] if tests else None
+
+    def _is_class(self, folder: Path) -> bool:
+        """Is it one of several class folders? There are pictures of trains."""
+        beside = [f for f in folders(folder.parent) if f != folder]
+        return (
+            not folders(folder) and bool(listing(folder)[0]) and any(listing(f)[0] for f in beside)
+        )
+
+    @property
+    def unused(self) -> list[Path]:
+        """Folders beside ``train`` that have images and are no split."""
+        if self.roots[0] == self.base:
+            return []
+        beside = [f for f in folders(self.base) if f not in self.roots]
+        masks = self._masks
+        if masks is not None:
+            beside = [f for f in beside if not masks.is_relative_to(f.resolve())]
+        return [f for f in beside if any(_usable(f))]
+
+    @property
+    def _masks(self) -> Path | None:
+        return locate(self.masks, self.base).resolve() if self.masks else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -143,17 +169,14 @@ class Folder:
         return names
 
     def _class_folders(self, root: Path) -> list[str]:
-        masks = locate(self.masks, self.base).resolve() if self.masks else None
-        return sorted(
-            f.name
-            for f in root.iterdir()
-            if f.is_dir() and not f.name.startswith(".") and f.resolve() != masks
-        )
+        masks = self._masks
+        return [f.name for f in folders(root) if masks is None or f.resolve() != masks]
 
     def load(self, classes: Sequence[int]) -> Splits:
         names = [self.names[c] for c in classes]
         files = [self.files(name) for name in names]
-        self._warn_of_others(names)
+        for what in self.left_out(names):
+            warnings.warn(what, DataWarning, stacklevel=2)
         every = [f for parts in files for part in parts for f in part]
         items = self._items(every)
         train, test = (
@@ -168,7 +191,7 @@ class Folder:
         train, test = self.roots
         files = listing(train / name)[0]
         if not files:
-            raise UserError(f"class folder {train / name} has no image; add some, or remove it")
+            raise self._without(train / name)
         if test is not None:
             held = self._annotated.get(name, []) if self._annotated else listing(test / name)[0]
             if not held and listing(test)[0]:
@@ -193,6 +216,22 @@ class Folder:
             [f for i, f in enumerate(files) if i in chosen],
         )
 
+    def _without(self, folder: Path) -> UserError:
+        """For a class folder without images; masks may have been put beside the classes."""
+        deep = nested(folder)
+        inner = {f.name for f in folders(folder)}
+        if folder.parent == self.base and inner & set(self._class_folders(self.base)):
+            return UserError(
+                f"class folder {folder} has no image of its own, but folders of other classes; if "
+                f"they hold masks, type data.masks={folder.name} with rrr run, otherwise remove it"
+            )
+        if deep:
+            return UserError(
+                f"class folder {folder} has no image of its own, but {len(deep)} in folders below, "
+                f"such as {deep[0]}; move them into the class folder, or remove it"
+            )
+        return UserError(f"class folder {folder} has no image; add some, or remove it")
+
     @cached_property
     def _annotated(self) -> dict[str, list[Path]]:
         """Test files by class, where one file says which is which."""
@@ -209,16 +248,32 @@ class Folder:
             found.setdefault(words[1], []).append(test / "images" / words[0])
         return {name: sorted(files) for name, files in found.items()}
 
-    def _warn_of_others(self, names: Sequence[str]) -> None:
-        roots = [root for root in self.roots if root is not None]
-        others = [f for root in roots for name in names for f in listing(root / name)[1]]
+    def left_out(self, names: Sequence[str]) -> list[str]:
+        """What lies in the folder and is not used, a sentence a kind."""
+        places = [root / name for root in self.roots if root is not None for name in names]
+        others = [f for place in places for f in listing(place)[1]]
+        deep = [f for place in places for f in nested(place)]
+        said = []
         if others:
-            warnings.warn(
+            said.append(
                 f"{len(others)} files in class folders have no image ending and are left out, such "
-                f"as {others[0]}",
-                DataWarning,
-                stacklevel=3,
+                f"as {others[0]}"
             )
+        if deep:
+            said.append(
+                f"{len(deep)} images in folders below class folders are left out, such as "
+                f"{deep[0]}; move them into the class folder"
+            )
+        unused = self.unused
+        if unused:
+            train, test = self.roots
+            more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+            said.append(
+                f"images in {unused[0]}{more} are not used: {train} trains and "
+                f"{test or 'a share of it'} tests; to test on them call the folder {TESTS[0]}, and "
+                f"if they are masks type data.masks={unused[0].name} with rrr run"
+            )
+        return said
 
     def _items(self, files: Sequence[Path]) -> dict[Path, Item]:
         """Each file with its mask or box."""
@@ -235,11 +290,19 @@ class Folder:
             return items
         if not self.masks:
             return {f: Item(str(f)) for f in files}
-        masks = tree(locate(self.masks, self.base))
-        items = {f: Item(str(f), masks.get(stem(r.as_posix()), "")) for f, r in relative.items()}
+        paths = [r.as_posix() for r in relative.values()]
+        masks = pair(paths, locate(self.masks, self.base))
+        items = {f: Item(str(f), masks.get(r.as_posix(), "")) for f, r in relative.items()}
         if not any(item.mask for item in items.values()):
             wanted = Path(self.masks) / next(iter(relative.values())).with_suffix(".png")
             raise UserError(
                 f"{self.masks} has no mask of any image, expected files such as {wanted}"
             )
         return items
+
+
+def _usable(folder: Path) -> Iterator[Path]:
+    """Images in a folder beside ``train``; those of a test split only if their class is known."""
+    if folder.name not in TESTS:
+        return below(folder)
+    return (image for f in folders(folder) if f.name != "images" for image in below(f))

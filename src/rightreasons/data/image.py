@@ -13,7 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,21 @@ DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError),
     *(MemoryError, NotImplementedError, struct.error, zlib.error, Image.DecompressionBombError),
 )  # what Pillow raises on files that are damaged or made to harm
+JPEG = b"\xff\xd8"  # how these files begin
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation -> Image.Transpose
 
 
 class Unreadable(UserError):
     """One file cannot be used; the text is half a sentence that names it."""
+
+
+class Read(NamedTuple):
+    """One image, read."""
+
+    pixels: NDArray[np.uint8]  # (3,size,size)
+    mask: NDArray[np.bool_] | None  # (size,size)
+    digest: str  # of the file's bytes
+    dark: int | None  # the largest value of a mask file that shows no object
 
 
 class Item(NamedTuple):
@@ -48,7 +58,7 @@ def read(file: Path, size: int) -> NDArray[np.uint8]:
         raise UserError(f"{file} is not a file, expected an image; name the files in it")
     try:
         with quiet():
-            return read_item(Item(str(file)), size, False)[0]
+            return read_item(Item(str(file)), size, False).pixels
     except Unreadable as error:
         raise UserError(f"{error}; remove or replace it") from error
 
@@ -61,10 +71,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def read_item(
-    item: Item, size: int, masks: bool
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None, str]:
-    """Pixels (3,size,size), mask (size,size) and a digest of the file's bytes."""
+def read_item(item: Item, size: int, masks: bool) -> Read:
+    """An image and, if it is asked for, its mask."""
     data = _bytes(item.file)
     try:
         image, whole = _upright(data, size)
@@ -73,7 +81,8 @@ def read_item(
         raise Unreadable(f"{item.file} cannot be read as an image ({why(error)})") from error
     pixels = np.asarray(fitted).transpose(2, 0, 1)
     digest = hashlib.blake2b(data, digest_size=8).hexdigest()
-    return pixels, _mask(item, size, whole) if masks else None, digest
+    mask, dark = _mask(item, size, whole) if masks else (None, None)
+    return Read(pixels, mask, digest, dark)
 
 
 def _bytes(file: str) -> bytes:
@@ -126,24 +135,57 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _mask(item: Item, size: int, whole: tuple[int, int]) -> NDArray[np.bool_]:
-    """(size,size), cut and resized as the image is; nothing is the object where none is known."""
+def _mask(item: Item, size: int, whole: tuple[int, int]) -> tuple[NDArray[np.bool_], int | None]:
+    """(size,size), cut and resized as the image is, and the largest value of a file without object.
+
+    Nothing is the object where none is known.
+    """
+    dark = None
     if item.box is not None:
-        grey = Image.fromarray(_inside(item, whole).astype(np.uint8) * 255)
+        inside = _inside(item, whole)
     elif item.mask:
-        data = _bytes(item.mask)
-        try:
-            grey = _rgb(_upright(data)[0]).convert("L")
-        except DAMAGE as error:
-            raise Unreadable(f"{item.mask} cannot be read as a mask ({why(error)})") from error
-        if grey.size != whole:
-            seen, expected = ("{}x{}".format(*pair) for pair in (grey.size, whole))
-            raise Unreadable(f"the mask {item.mask} is {seen} pixels and its image {expected}")
+        inside, dark = _shown(item.mask, whole)
     else:
-        return np.zeros((size, size), dtype=np.bool_)
-    least = 1 if grey.getextrema()[1] == 1 else 128  # masks of 0 and 1 are common
-    fitted = ImageOps.fit(grey, (size, size), Image.Resampling.NEAREST)
-    return np.asarray(fitted) >= least
+        return np.zeros((size, size), dtype=np.bool_), None
+    fitted = Image.fromarray(inside.astype(np.uint8))
+    fitted = ImageOps.fit(fitted, (size, size), Image.Resampling.NEAREST)
+    return np.asarray(fitted) > 0, dark
+
+
+def _shown(file: str, whole: tuple[int, int]) -> tuple[NDArray[np.bool_], int | None]:
+    """(height, width): where a mask file shows the object; its largest value if it shows none.
+
+    The object is bright. In a mask that is bright nowhere, as one of 0 and 1 or of class numbers,
+    it is what is not 0, if there is a 0 around it: a trimap of 1, 2 and 3 is left to its user.
+    """
+    data = _bytes(file)
+    try:
+        image = _upright(data)[0]
+        values, bright = _values(image)
+    except DAMAGE as error:
+        raise Unreadable(f"{file} cannot be read as a mask ({why(error)})") from error
+    if image.size != whole:
+        seen, expected = ("{}x{}".format(*pair) for pair in (image.size, whole))
+        raise Unreadable(f"the mask {file} is {seen} pixels and its image {expected}")
+    largest = int(values.max())
+    exact = not data.startswith(JPEG)  # small values of a JPEG may be noise
+    numbered = largest == 1 or (largest < bright and values.min() <= 0 and exact)
+    inside = np.asarray(values >= (1 if numbered else bright), dtype=np.bool_)
+    return inside, None if inside.any() else largest
+
+
+def _values(mask: Image.Image) -> tuple[NDArray[Any], int]:
+    """(height, width) numbers of a mask, and from which number on they are bright."""
+    if mask.mode == "P":
+        colours = np.asarray(mask.convert("RGB"))
+        most = colours.max(2)
+        if (most > colours.min(2)).any() and not most.all():
+            # Colours on black stand for classes, whether they are bright or not (Pascal VOC).
+            return np.where(most > 0, 255, 0), 128
+    if mask.mode.startswith("I"):  # 16 bits or more, of which masks may use the lowest alone
+        values = np.asarray(mask)
+        return values, 128 if values.max() <= 255 else 128 * 257
+    return np.asarray(_rgb(mask).convert("L")), 128
 
 
 def _inside(item: Item, whole: tuple[int, int]) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rightreasons.data.cache import decode
 from rightreasons.data.image import Item, read
+from rightreasons.data.worker import Decoded
 from rightreasons.errors import DataWarning, UserError
 from rightreasons.types import Images, Splits
 
@@ -44,6 +45,7 @@ def splits(
             DataWarning,
             stacklevel=3,
         )
+    _look_at_masks(items, made)
     place = {item.file: i for i, item in enumerate(items)}
     _warn_of_doubles(train, test, place, made.digests)
     x = torch.from_numpy(made.x)
@@ -59,6 +61,35 @@ def splits(
         rows, y = (torch.tensor(column, dtype=torch.int64) for column in zip(*good, strict=True))
         parts.append(Images(x, y, where, rows))
     return Splits(*parts)
+
+
+def _look_at_masks(items: Sequence[Item], made: Decoded) -> None:
+    """Mask files that show no object: refused if all do so, else counted."""
+    if not made.dark:
+        return
+    known = {i for i, item in enumerate(items) if item.mask or item.box} - made.bad.keys()
+    if made.dark.keys() >= known:
+        raise UserError(
+            f"no mask shows an object, such as {darkest(items, made.dark)}; save them so, or leave "
+            "the masks out"
+        )
+    dim = {i: value for i, value in made.dark.items() if value > 0}  # black: there is no object
+    if dim:
+        warnings.warn(
+            f"{len(dim)} of {len(known)} masks show no object, and the pointing game leaves their "
+            f"images out, such as {darkest(items, dim)}",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def darkest(items: Sequence[Item], dark: dict[int, int]) -> str:
+    """One of the masks that show no object, and why."""
+    first = min(dark)
+    return (
+        f"{items[first].mask}: its largest value is {dark[first]}, expected 128 or more where the "
+        "object is, or less with 0 around it (in a PNG, not a JPEG)"
+    )
 
 
 def _warn_of_doubles(

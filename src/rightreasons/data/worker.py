@@ -29,23 +29,26 @@ class Decoded(NamedTuple):
     masks: NDArray[np.bool_] | None  # (N,S,S)
     digests: list[str]  # of each file's bytes
     bad: dict[int, str]  # place -> what is wrong with this file; its pixels are 0
+    dark: dict[int, int]  # place -> the largest value of a mask file that shows no object
 
 
 def fill(items: Sequence[Item], size: int, masks: bool) -> Decoded:
     """Every image, in memory; what cannot be read is noted and stays black."""
     x = np.zeros((len(items), 3, size, size), dtype=np.uint8)
     where = np.zeros((len(items), size, size), dtype=np.bool_) if masks else None
-    digests, bad = [""] * len(items), {}
+    digests, bad, dark = [""] * len(items), {}, {}
     with quiet():
         for i, item in enumerate(items):
             try:
-                x[i], mask, digests[i] = read_item(item, size, masks)
+                x[i], mask, digests[i], darkest = read_item(item, size, masks)
             except Unreadable as error:
                 bad[i] = str(error)
                 continue
             if where is not None and mask is not None:
                 where[i] = mask
-    return Decoded(x, where, digests, bad)
+            if darkest is not None:
+                dark[i] = darkest
+    return Decoded(x, where, digests, bad, dark)
 
 
 def plan(partial: Path, items: Sequence[Item], size: int, masks: bool) -> None:
@@ -84,8 +87,10 @@ def work(partial: Path, worker: int = 0, workers: int = 1) -> Iterator[int]:
                     file.write(array.tobytes())
                     file.flush()
                     os.fsync(file.fileno())
-        bad = {str(start + i): text for i, text in made.bad.items()}
-        write(mark, {"digests": made.digests, "bad": bad})
+        bad, dark = (
+            {str(start + i): what for i, what in found.items()} for found in (made.bad, made.dark)
+        )
+        write(mark, {"digests": made.digests, "bad": bad, "dark": dark})
         yield len(made.x)
 
 
