@@ -10,6 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rightreasons as rr
+from rightreasons.errors import Diverged
 from rightreasons.metrics import backward_transfer, final_accuracy
 from rightreasons.pointing import (
     Outcomes,
@@ -63,6 +65,28 @@ def test_tied_pixels_mean_their_mean_place_rounded_down():
 def test_a_map_without_a_peak_misses_even_a_full_mask(value):
     found = point(torch.full((1, 7, 7), value), torch.ones(1, 14, 14, dtype=torch.bool))
     assert found.hit.tolist() == [False] and found.share.tolist() == [0.0]
+
+
+def test_a_map_that_is_not_finite_misses_and_its_peak_is_somewhere():
+    maps = torch.full((1, 7, 7), math.nan)
+    assert [int(v) for v in peaks(maps)] == [0, 0]
+    assert not point(maps, torch.ones(1, 14, 14, dtype=torch.bool)).hit.any()
+
+
+def test_a_net_that_diverges_in_the_last_step_of_a_task_is_refused(tiny_stream, tiny_net):
+    """The loss before the step is finite and so are the weights after it; nothing else is."""
+    train = rr.Train(epochs=1, batch=64, optimiser="sgd", lr=1e30, augment=None)
+    with pytest.raises(Diverged, match="scores of test images are not finite after task 1, .*lr"):
+        rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=train, progress=False)
+
+
+def test_scores_that_rule_classes_out_are_no_divergence(tiny_stream, tiny_net, tiny_train):
+    class Ruling(rr.Finetune):
+        def predict(self, net, x, out, memory):
+            return out.logits.masked_fill(out.logits < out.logits.amax(1, True), -math.inf)
+
+    result = rr.fit(Ruling(), tiny_net, tiny_stream, train=tiny_train, progress=False)
+    assert len(result.records) == 3
 
 
 def test_the_share_counts_positive_saliency_only():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rightreasons.augment import middle
 from rightreasons.distributed import dealt
+from rightreasons.errors import Diverged
 from rightreasons.explainers import closed_form, gradcam
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
@@ -45,6 +46,7 @@ def evaluate(
     chunks = feed.chunks(torch.arange(len(images)))
     parts = dealt(partial(_look, learner, net, feed, images), chunks)
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    _check(found, task)
     for count in learner.continua:
         task_of = vote(found["task_scores"], of, count, feed)
         found[f"p{count}.correct"] = _told(learner, net, feed, images, task_of)
@@ -74,6 +76,7 @@ def _look(
     with torch.set_grad_enabled(not closed_form(net, TARGET)):
         out = net(x, taps=(TARGET,))
     scores = learner.predict(net, x, out, learner.memory).detach()  # (B,C)
+    finite = (scores < math.inf).all(1)  # not NaN either; -inf is how a learner rules a class out
     owner = feed.task_of[: scores.shape[1]].to(feed.device)
     known = scores
     if learner.continua:
@@ -81,6 +84,7 @@ def _look(
     within = known.masked_fill(owner[None] != owner[y][:, None], -math.inf)
     answers = {"class": scores.argmax(1), "task": within.argmax(1)}
     found = {f"{how}.correct": answer == y for how, answer in answers.items()}
+    found["finite"] = finite
     best = scores.topk(min(TOP, scores.shape[1]), 1).indices  # (B,5)
     found["top5.correct"] = (best == y[:, None]).any(1)
     if learner.continua:
@@ -93,6 +97,17 @@ def _look(
             pointed = point(gradcam(net, out, answer, target=TARGET), masks)
             found[f"{how}.hit"], found[f"{how}.share"] = pointed
     return {name: value.cpu() for name, value in found.items()}
+
+
+def _check(found: dict[str, Tensor], task: Task) -> None:
+    """Refuse a net whose weights are finite, and so large that what it makes of images is not."""
+    for what, finite in (("scores", found["finite"]), ("maps", found["map"].isfinite())):
+        if not finite.all():
+            raise Diverged(
+                f"the {what} of test images are not finite after task {task.index + 1}, though the "
+                "losses and the weights are; nothing of that task's end was saved; type a smaller "
+                "train.lr, or train.clip=1"
+            )
 
 
 def vote(scores: Tensor, of: Tensor, count: int, feed: Feed) -> Tensor:

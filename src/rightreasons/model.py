@@ -94,14 +94,22 @@ class Model:
         """(N,3,H,W) uint8 from images ``(N,H,W,3)``, ``(N,3,H,W)``, or from image files."""
         if isinstance(images, (str, Path)):
             images = [images]
+        square = self.size[0] == self.size[1]
         if isinstance(images, (list, tuple)) and all(isinstance(f, (str, Path)) for f in images):
+            if not square:
+                raise UserError(
+                    f"the run was trained on images of {self.size[0]}x{self.size[1]}, and image "
+                    "files are read as squares; use it from Python, with arrays of that size: "
+                    "rr.load(RUN).predict(arrays)"
+                )
             x = read_all([Path(f) for f in images], self.size[0])
         else:
             x = as_images(images, "predict")
         if tuple(x.shape[2:]) != self.size:
+            instead = ", or pass image files" if square else ""
             raise UserError(
                 f"images are {x.shape[2]}x{x.shape[3]}, and the run was trained on "
-                f"{self.size[0]}x{self.size[1]}; resize them, or pass image files"
+                f"{self.size[0]}x{self.size[1]}; resize them{instead}"
             )
         return x
 

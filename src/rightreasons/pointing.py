@@ -43,7 +43,7 @@ def peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
     One cell of a small map becomes a plateau of equal pixels when enlarged: its middle is meant.
     """
     top = maps == maps.flatten(1).amax(1)[:, None, None]
-    count = top.flatten(1).sum(1)
+    count = top.flatten(1).sum(1).clamp_min(1)  # NaN is no maximum, and the caller's to refuse
     rows = torch.arange(maps.shape[1], device=maps.device)
     columns = torch.arange(maps.shape[2], device=maps.device)
     row = (top.sum(2) * rows).sum(1) // count

@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_patient = False  # every run of this process
+
+
+def be_patient() -> None:
+    """Of a worker: its parent passes on what the whole group may have been sent, and kills it if
+    it is asked twice itself."""
+    global _patient
+    _patient = True
 
 
 class Request:
@@ -30,7 +38,7 @@ class Request:
 @contextmanager
 def requests(patient: bool = False) -> Iterator[Request]:
     """Signals are noted, inside; only the main thread of a process can do so."""
-    request = Request(patient)
+    request = Request(patient or _patient)
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

@@ -81,6 +81,13 @@ def test_the_highest_mean_wins_and_what_it_was_chosen_by_is_kept(results, tmp_pa
     assert kept["tries"][1] == {"words": ["rrr.weight=10"], "average": [0.54, 0.55]}
 
 
+def test_a_folder_in_brackets_is_printed_as_it_is(results, tmp_path, capsys):
+    """Rich would take [v2] for markup and leave it out."""
+    results({1: 0.3, 10: 0.5})
+    sweep(tmp_path / "ph [v2]", "rrr.weight=1,10")
+    assert f"{tmp_path / 'ph [v2]' / 'er+rrr'}; chosen on" in capsys.readouterr().out
+
+
 def test_a_sweep_never_sees_a_test_image(results, tmp_path):
     made = results({1: 0.3, 10: 0.5})
     sweep(tmp_path, "rrr.weight=1,10")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rightreasons.bench.pairs import Call, compare, ratio, timed
+from rightreasons.bench.pairs import Call, compare, ratio, timed, told
 from rightreasons.bench.rig import begun, epochs, pictures
 from rightreasons.bench.table import Fact, Row
 from rightreasons.learners.er import ER
@@ -64,7 +64,7 @@ class Watch:
     """
 
     def __init__(self, epoch: Call) -> None:
-        self.epoch, self.armed = epoch, False
+        self.epoch, self.armed, self.epochs = epoch, False, 0
         self.times: list[tuple[float, float]] = []
         self.seconds = {"data": 0.0, "callbacks": 0.0, "compute": 0.0}
         self.since = self.begun = 0.0
@@ -106,6 +106,7 @@ class Watch:
         if self.armed:
             theirs = time.process_time() - self.begun
             self.times.append((theirs, timed(self.epoch)))
+            told.get()(len(self.times), self.epochs)
 
     def parts(self) -> dict[str, float]:
         return self.seconds
@@ -145,9 +146,9 @@ def race(name: str, data: Stream, batch: int, epoch: Call, pairs: int) -> Watch:
         )
         first, second = split.train_stream
         strategy.train(first)
-        watch.armed = True
+        watch.armed, watch.epochs = True, pairs + WARM
         watch.seconds = dict.fromkeys(watch.seconds, 0.0)
-        strategy.train_epochs = pairs + WARM
+        strategy.train_epochs = watch.epochs
         strategy.train(second)
     made: Watch = watch
     return made

@@ -138,6 +138,7 @@ def choose_in_grid(
         f"{first['stream']['validation']:.0%} of the train images, which trained nothing; no test "
         "image was looked at",
         soft_wrap=True,
+        markup=False,  # a folder may be called [v2]
     )
     for key in grid.at_edge(chosen):
         console.print(f"{key} is at the edge of what was tried: try further values", soft_wrap=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
+from threading import Thread
+from types import TracebackType
 
 from rightreasons.errors import UserError
+from rightreasons.signals import be_patient
 from rightreasons.sweep.board import Board
-from rightreasons.sweep.drive import Ended, drive
+from rightreasons.sweep.drive import LOOK, Ended, drive
 from rightreasons.sweep.jobs import Job, Work, make, nothing
 
 WORKERS = 2
@@ -29,39 +34,91 @@ def run_all(
     """
     if not jobs:
         return
-    with _environment(ONE_THREAD):
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn"))
-        try:
-            drive(Processes(pool, workers, work), jobs, done)
-        except BrokenProcessPool:
-            raise UserError(
-                "a worker process died (out of memory?); the same command goes on from the last "
-                "checkpoints"
-            ) from None
-        except BaseException:  # the other run has not failed: let it make a checkpoint and end
-            for child in active_children():
-                child.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    try:
+        with _environment(ONE_THREAD), Processes(workers, work) as pool:
+            drive(pool, jobs, done)
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process died (out of memory?); the same command goes on from the last "
+            "checkpoints"
+        ) from None
 
 
 class Processes:
-    """The pool of `drive` on this machine."""
+    """The pool of `drive` on this machine.
 
-    def __init__(self, pool: ProcessPoolExecutor, slots: int, work: Work) -> None:
-        self.pool, self.slots, self.work = pool, slots, work
-        self.running: dict[Future[object], Job] = {}
+    Every worker is an executor of its own. Those of one executor take turns at a lock while they
+    wait for jobs, and who is ended with the lock in hand leaves the others waiting for ever.
+    """
+
+    def __init__(self, slots: int, work: Work) -> None:
+        self.slots, self.work = slots, work
+        self.workers: list[ProcessPoolExecutor] = []
+        self.idle: list[ProcessPoolExecutor] = []
+        self.running: dict[Future[object], tuple[Job, ProcessPoolExecutor]] = {}
+        self.others = active_children()  # the caller's own, which are not ours to end
 
     def start(self, job: Job) -> None:
+        worker = self.idle.pop() if self.idle else self._hire()
         with _deaf():
-            self.running[self.pool.submit(self.work, job)] = job
+            self.running[worker.submit(self.work, job)] = job, worker
+
+    def _hire(self) -> ProcessPoolExecutor:
+        worker = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_settle)
+        self.workers.append(worker)
+        return worker
 
     def ended(self, seconds: float, board: Board) -> list[Ended]:
         found = wait(self.running, seconds, FIRST_COMPLETED).done
         if any(isinstance(future.exception(), BrokenProcessPool) for future in found):
             raise BrokenProcessPool
-        return [(self.running.pop(future), future.exception()) for future in found]
+        over: list[Ended] = []
+        for future in found:
+            job, worker = self.running.pop(future)
+            self.idle.append(worker)
+            over.append((job, future.exception()))
+        return over
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        """Wait for the workers; after a failure, runs that have not failed save and end first."""
+        try:
+            if kind is not None:
+                for child in self._children():
+                    child.terminate()
+            self._wait()
+        except KeyboardInterrupt:  # asked twice: what was saved is whole, whoever is killed
+            for child in self._children():
+                child.kill()
+            self._wait()
+            raise
+
+    def _children(self) -> list[BaseProcess]:
+        return [child for child in active_children() if child not in self.others]
+
+    def _wait(self) -> None:
+        for worker in self.workers:
+            worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _settle() -> None:
+    """What a worker does first."""
+    be_patient()
+    Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """End a worker whose parent was killed, which could not do so."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    while True:  # the first one has a run save and end, the next finds the worker idle
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LOOK)
 
 
 @contextmanager

@@ -51,7 +51,9 @@ def compare(
         write(table, markdown(folders))
     console.print(
         f"{len(jobs)} runs in {time.monotonic() - begun:.0f} s; configs, records and checkpoints: "
-        f"{base}"
+        f"{base}",
+        soft_wrap=True,
+        markup=False,  # a folder may be called [v2]
     )
 
 
