@@ -85,7 +85,7 @@ def run_study(
         chosen, page = folders.chosen(study.name), folders.page(study.name)
         write_chosen(study, folders.records, chosen)
         write_page(study, folders.records, chosen, page)
-        console.print(f"the page: {page}", soft_wrap=True)
+        console.print(f"the page: {page}", soft_wrap=True, markup=False)
 
 
 def _together(parts: Sequence[str]) -> list[list[str]]:
@@ -114,7 +114,7 @@ def _run_parts(
     done = find_all(folders.records, runs)
     left = [run for run in runs if run not in done]
     for line in summary(parts, runs, done, workers):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
     if plan:
         return
     if not keep:
@@ -132,7 +132,8 @@ def _run_parts(
 
     run_all(jobs, workers, work, drop_prefix)
     hours = (time.monotonic() - begun) / 3600
-    console.print(f"{len(jobs)} runs in {hours:.2f} hours; records: {folders.records}")
+    said = f"{len(jobs)} runs in {hours:.2f} hours; records: {folders.records}"
+    console.print(said, soft_wrap=True, markup=False)
 
 
 def tidy(done: Sequence[Planned], left: Sequence[Planned], out: Path) -> None:
