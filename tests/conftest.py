@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 # before torch computes: its AMX kernels end the process (optimise.amx_is_used)
@@ -17,6 +18,9 @@ from rightreasons.nets import small
 from rightreasons.nets.base import Net
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or children would not hear it either
 
 
 @pytest.fixture(scope="session")
