@@ -94,11 +94,11 @@ def test_a_gradient_may_lie_otherwise_than_its_weight(name):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_cpu_gets_the_fused_kernel(name):
-    made = make_optimiser(weights(), Train(optimiser=name), 0.1)
+    made = make_optimiser(weights(), Train(optimiser=name))
     assert isinstance(made, RAdam) if name == "radam" else made.defaults["fused"]
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_another_device_gets_torchs_own(name):
-    made = make_optimiser([torch.empty(3, device="meta")], Train(optimiser=name), 0.1)
+    made = make_optimiser([torch.empty(3, device="meta")], Train(optimiser=name))
     assert type(made) is PLAIN[name] and made.defaults["foreach"]

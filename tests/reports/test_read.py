@@ -66,7 +66,8 @@ def test_other_settings_of_one_method_are_lines_of_their_own(made_up, tmp_path):
 def test_a_branch_is_told_apart_by_its_own_words(made_up, tmp_path):
     lay(made_up, tmp_path / "run", "er+rrr", words=["train.epochs=2"])
     lay(made_up, tmp_path / "branch", "er+rrr", words=["train.epochs=2", "rrr.weight=3"])
-    (tmp_path / "branch" / "config.yaml").open("a").write("branch: {run: runs/0, task: 1}\n")
+    path = tmp_path / "branch" / "er+rrr" / "0" / "config.yaml"
+    path.write_text(path.read_text("utf-8") + "branch: {run: runs/0, task: 1}\n", "utf-8")
     (found,) = read([tmp_path]).groups
     assert [line.label for line in found.lines] == ["er+rrr", "er+rrr [rrr.weight=3]"]
 
@@ -74,8 +75,9 @@ def test_a_branch_is_told_apart_by_its_own_words(made_up, tmp_path):
 def test_a_run_that_no_words_lead_to_is_told_apart_by_settings(made_up, tmp_path):
     for name in ("typed", "other"):
         lay(made_up, tmp_path / name, "er", words=["train.epochs=2"])
-    path = tmp_path / "other" / "config.yaml"
-    path.write_text(path.read_text().replace("epochs: 2", "epochs: 3\n  unheard: 1"))
+    path = tmp_path / "other" / "er" / "0" / "config.yaml"
+    changed = path.read_text("utf-8").replace("epochs: 2", "epochs: 3\n  unheard: 1")
+    path.write_text(changed, "utf-8")
     (found,) = read([tmp_path]).groups
     assert [line.label for line in found.lines] == [
         "er [train.epochs=2]", "er [train.epochs=3 train.unheard=1]"
