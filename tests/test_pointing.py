@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 import rightreasons as rr
 from rightreasons.errors import Diverged
@@ -34,6 +35,20 @@ def window(rows, columns, size=224):
     mask = torch.zeros(1, size, size, dtype=torch.bool)
     mask[0, slice(*rows), slice(*columns)] = True
     return mask
+
+
+@pytest.mark.parametrize("sizes", [(8, 8, 32, 32), (3, 3, 96, 96), (7, 5, 224, 160), (6, 6, 6, 6)])
+def test_maps_are_enlarged_as_torch_does(sizes):
+    """Between cell centres; what is highest there is highest here, plateaus and all."""
+    maps = torch.rand(50, *sizes[:2], generator=torch.Generator().manual_seed(0))
+    expected = F.interpolate(maps[:, None], sizes[2:], mode="bilinear", align_corners=False)[:, 0]
+    ours = enlarge(maps, sizes[2:])
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+    alone = torch.zeros_like(maps)
+    alone.flatten(1)[torch.arange(50), torch.arange(50) % maps[0].numel()] = maps[:, 0, 0]
+    theirs = F.interpolate(alone[:, None], sizes[2:], mode="bilinear", align_corners=False)[:, 0]
+    for mine, other in zip(peaks(enlarge(alone, sizes[2:])), peaks(theirs), strict=True):
+        assert torch.equal(mine, other)
 
 
 def test_example_6_a_peak_on_the_object_hits_and_beside_it_misses():

@@ -6,6 +6,7 @@ recall how often a look at it led to the right answer.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,21 @@ def point(maps: Tensor, masks: Tensor) -> Pointed:
 
 
 def enlarge(maps: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
-    """(B,u,v) -> (B,H,W), bilinear between cell centres."""
-    return F.interpolate(maps[:, None], tuple(size), mode="bilinear", align_corners=False)[:, 0]
+    """(B,u,v) -> (B,H,W), bilinear between cell centres.
+
+    Two products of matrices: torch's kernel is slow for maps of one channel.
+    """
+    down, across = (
+        _linear(few, many).to(maps) for few, many in zip(maps.shape[1:], size, strict=True)
+    )
+    return down @ maps @ across.T
+
+
+@lru_cache(maxsize=64)
+def _linear(few: int, many: int) -> Tensor:
+    """(many,few): how much of each cell there is in each pixel, along one side."""
+    cells = torch.eye(few, dtype=torch.float64)[:, None]
+    return F.interpolate(cells, many, mode="linear", align_corners=False)[:, 0].T.contiguous()
 
 
 def peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
