@@ -117,7 +117,7 @@ def test_herding_picks_what_the_literal_loop_picks():
 
 
 def test_fisher_of_a_batch_is_the_literal_one():
-    from rightreasons.learners.ewc import fisher
+    from rightreasons.learners.fisher import fisher
     from rightreasons.types import Batch
 
     net = rr.net("resnet8")

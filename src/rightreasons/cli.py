@@ -25,6 +25,7 @@ from cyclopts import (
 
 from rightreasons import __version__
 from rightreasons.errors import Stopped, UserError, printable
+from rightreasons.heap import keep_heap
 from rightreasons.launch import process, processes
 
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words
@@ -572,6 +573,7 @@ def _terminate(number: int, frame: Any) -> None:
 def main() -> None:
     """The console script: a sentence and exit code 2 for bad input, no traceback."""
     warnings.showwarning = _warn
+    keep_heap()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         _check_launch(sys.argv[1:])

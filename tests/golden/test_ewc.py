@@ -14,11 +14,11 @@ from literal import (
     softmax,
     three_tasks,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import rightreasons as rr
-from rightreasons.learners import ewc
+from rightreasons.learners import ewc, fisher
 from test_explainers import images, trained
 
 
@@ -100,15 +100,22 @@ def test_sampled_labels_are_drawn_from_the_net_s_own_answer():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("images_at_a_time", [1, 3, None, "alone"])
-def test_fisher_equals_one_image_at_a_time(tiny_net, dtype, images_at_a_time, monkeypatch):
+@pytest.mark.parametrize("way", ["layers", 1, 3, "together", "alone"])
+def test_fisher_equals_one_image_at_a_time(tiny_net, dtype, way, monkeypatch):
     """By autograd's own backward, for every weight of a convolutional net with BatchNorm."""
     net = trained(tiny_net, dtype=dtype)
-    if images_at_a_time == "alone":
-        monkeypatch.setattr(ewc, "LARGE", 0)
-    elif images_at_a_time:
+    if way != "layers":
+        monkeypatch.setattr(fisher, "simple_layers", lambda net: None)
+    if way == "alone":
+        monkeypatch.setattr(fisher, "LARGE", 0)
+    elif isinstance(way, int):  # images at a time
         size = sum(p.nbytes for p in net.parameters())
-        monkeypatch.setattr(ewc, "BYTES", images_at_a_time * size)
+        monkeypatch.setattr(fisher, "BYTES", way * size)
+    ways = [getattr(fisher, name) for name in ("add_by_layer", "add_together", "add_one_by_one")]
+    used = {"layers": ways[0], "alone": ways[2]}.get(way, ways[1])
+    for other in ways:
+        if other is not used and (way, other) != ("layers", ways[2]):  # which checks the first
+            monkeypatch.setattr(fisher, other.__name__, None)
     x, y = images(7, dtype=dtype), torch.tensor([0, 4, 2, 2, 1, 3, 0])
     batch = batch_of(y.tolist(), seed=0)
     buffers = {name: value.clone() for name, value in net.named_buffers()}
@@ -124,6 +131,51 @@ def test_fisher_equals_one_image_at_a_time(tiny_net, dtype, images_at_a_time, mo
         assert (ours[name] - value).norm() <= 1e-5 * value.norm(), name
         assert value.norm() > 0
     assert all(torch.equal(value, buffers[name]) for name, value in net.named_buffers())
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, or whose weights another line uses too."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.first = nn.Conv2d(3, 3, 3, padding=1)
+        self.fc = nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        if self.how == "twice":
+            h = self.first(h)
+        elif self.how == "elsewhere":
+            h = F.conv2d(h, self.first.weight, padding=1)
+        logits: Tensor = self.fc(h.mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("how", ["once", "twice", "elsewhere"])
+def test_layers_that_share_weights_are_not_told_apart(how):
+    torch.manual_seed(0)
+    net = rr.net(Twice(how), target="first", head="fc", keep_head=True)
+    net.eval()
+    x, y = images(6, dtype=torch.float32), torch.tensor([0, 4, 2, 2, 1, 3])
+    batch = batch_of(y.tolist(), seed=0)._replace(x=x)
+    weights = {name: p.detach() for name, p in net.module.named_parameters()}
+    layers = fisher.simple_layers(net)
+    assert fisher.fit(net, layers, weights, x[:1], y[:1]) == (how == "once")
+    expected = {name: torch.zeros_like(w) for name, w in weights.items()}
+    fisher.add_one_by_one(expected, net, weights, x, y)
+    ours = fisher.fisher(net, [batch])
+    for name, value in expected.items():
+        assert (ours[name] - value / 6).norm() <= 1e-5 * value.norm(), name
+
+
+def test_layers_of_another_kind_or_in_another_mode_are_not_simple(tiny_net):
+    tiny_net.grow(5)
+    assert fisher.simple_layers(tiny_net.eval())
+    assert fisher.simple_layers(tiny_net.train()) is None  # statistics of the batch
+    tiny_net.eval()
+    tiny_net.module.conv1.padding_mode = "reflect"
+    assert fisher.simple_layers(tiny_net) is None
 
 
 # --- springs -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rightreasons.feed import Feed
 from rightreasons.keep import look
 from rightreasons.learners.base import Learner
 from rightreasons.learners.er import ER
-from rightreasons.learners.ewc import fisher
+from rightreasons.learners.fisher import fisher
 from rightreasons.memory import Memory, herd
 from rightreasons.nets import net as make_net
 from rightreasons.nets.base import Net
@@ -104,7 +104,7 @@ def fisher_literally(net: Net, batch: Batch) -> dict[str, Tensor]:
 
 def fisher_rows(pairs: int) -> Iterator[Row]:
     for name, count, bar in (
-        ("resnet20", 32, 0.7), ("resnet8", 32, None), ("resnet18-cifar", 8, None)
+        ("resnet20", 128, 0.7), ("resnet8", 128, None), ("resnet18-cifar", 16, None)
     ):  # fmt: skip
         draw = torch.Generator().manual_seed(0)
         x, y = torch.randn(count, 3, 32, 32, generator=draw), torch.arange(count) % 10

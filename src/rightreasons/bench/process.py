@@ -16,6 +16,8 @@ TRAIN = """
 import torch, rightreasons as rr
 from rightreasons.bench.process import peak as now
 from rightreasons.bench.rig import begun, pictures, steps
+from rightreasons.heap import keep_heap
+keep_heap()  # as the command does
 torch.set_num_threads(1)
 rr.net("resnet18-cifar")
 start = now()

@@ -22,6 +22,7 @@ from typing import Any
 
 from rightreasons import __version__
 from rightreasons.errors import UserError
+from rightreasons.heap import keep_heap
 from rightreasons.runfiles import write
 from rightreasons.sweep.board import Board
 from rightreasons.sweep.connect import connected
@@ -253,6 +254,7 @@ def attend(work: Work, job: Job, key: str, home: Home, desk: Any, files: Files) 
 
 def _settle(home: Home) -> None:
     """Be the same as the machine that asks, in what a run depends on."""
+    keep_heap()
     here = versions()
     other = [f"{k} {here[k]} (asked: {v})" for k, v in home.versions.items() if here[k] != v]
     if other:

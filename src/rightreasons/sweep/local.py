@@ -15,6 +15,7 @@ from threading import Thread
 from types import TracebackType
 
 from rightreasons.errors import UserError
+from rightreasons.heap import keep_heap
 from rightreasons.signals import be_patient
 from rightreasons.sweep.board import Board
 from rightreasons.sweep.drive import LOOK, Ended, drive
@@ -107,6 +108,7 @@ class Processes:
 
 def _settle() -> None:
     """What a worker does first."""
+    keep_heap()
     be_patient()
     Thread(target=_follow, daemon=True).start()
 
