@@ -105,17 +105,16 @@ def test_fisher_equals_one_image_at_a_time(tiny_net, dtype, way, monkeypatch):
     """By autograd's own backward, for every weight of a convolutional net with BatchNorm."""
     net = trained(tiny_net, dtype=dtype)
     if way != "layers":
-        monkeypatch.setattr(fisher, "simple_layers", lambda net: None)
+        monkeypatch.setattr(fisher, "is_layered", lambda net: False)
     if way == "alone":
         monkeypatch.setattr(fisher, "LARGE", 0)
     elif isinstance(way, int):  # images at a time
         size = sum(p.nbytes for p in net.parameters())
         monkeypatch.setattr(fisher, "BYTES", way * size)
-    ways = [getattr(fisher, name) for name in ("add_by_layer", "add_together", "add_one_by_one")]
-    used = {"layers": ways[0], "alone": ways[2]}.get(way, ways[1])
-    for other in ways:
-        if other is not used and (way, other) != ("layers", ways[2]):  # which checks the first
-            monkeypatch.setattr(fisher, other.__name__, None)
+    if way not in ("layers", "alone"):  # layers are checked by single images
+        monkeypatch.setattr(fisher, "add_one_by_one", None)
+    if way in ("layers", "alone"):
+        monkeypatch.setattr(fisher, "add_together", None)
     x, y = images(7, dtype=dtype), torch.tensor([0, 4, 2, 2, 1, 3, 0])
     batch = batch_of(y.tolist(), seed=0)
     buffers = {name: value.clone() for name, value in net.named_buffers()}
@@ -160,22 +159,70 @@ def test_layers_that_share_weights_are_not_told_apart(how):
     x, y = images(6, dtype=torch.float32), torch.tensor([0, 4, 2, 2, 1, 3])
     batch = batch_of(y.tolist(), seed=0)._replace(x=x)
     weights = {name: p.detach() for name, p in net.module.named_parameters()}
-    layers = fisher.simple_layers(net)
-    assert fisher.fit(net, layers, weights, x[:1], y[:1]) == (how == "once")
+    add = fisher.way(net, weights, x[:1], y[:1])
+    assert isinstance(getattr(add, "__self__", None), fisher.ByLayer) == (how == "once")
     expected = {name: torch.zeros_like(w) for name, w in weights.items()}
-    fisher.add_one_by_one(expected, net, weights, x, y)
+    fisher.add_one_by_one(net, weights, expected, x, y)
     ours = fisher.fisher(net, [batch])
     for name, value in expected.items():
         assert (ours[name] - value / 6).norm() <= 1e-5 * value.norm(), name
 
 
+class Norms(nn.Module):
+    """BatchNorm after a convolution with a bias, before one, and on what others see too."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=how == "bias")
+        self.norm = nn.BatchNorm2d(4)
+        self.next = nn.Conv2d(4, 6, 3, groups=2, dilation=2)
+        self.fc, self.spare = nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "before":
+            h = self.norm(self.conv(x).relu())
+        else:
+            z = self.conv(x)
+            h = self.norm(z).relu() + (z if self.how == "seen" else 0)
+        h = self.next(h).relu().mean((2, 3))
+        self.spare(h)  # which the scores do not see
+        logits: Tensor = self.fc(h)
+        return logits
+
+
+@pytest.mark.parametrize("how", ["after", "bias", "before", "seen"])
+def test_norms_are_taken_in_by_the_convolution_before_them(how):
+    torch.manual_seed(0)
+    module = Norms(how)
+    for p in (module.norm.weight, module.norm.bias, module.norm.running_mean):
+        nn.init.normal_(p)
+    nn.init.uniform_(module.norm.running_var, 0.5, 2.0)
+    net = rr.net(module, target="next", head="fc", keep_head=True).double()
+    net.eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    x, y = images(6, dtype=torch.float64), torch.tensor([0, 4, 2, 2, 1, 3])
+    weights = {name: p.detach() for name, p in net.module.named_parameters()}
+    taken = fisher.ByLayer(net, x[:1]).norms
+    assert taken == ({} if how == "before" else {"conv": "norm"})
+    add = fisher.way(net, weights, x[:1], y[:1])
+    assert isinstance(getattr(add, "__self__", None), fisher.ByLayer) == (how != "seen")
+    ours, literal = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    add(ours, x, y)
+    fisher.add_one_by_one(net, weights, literal, x, y)
+    for name, value in literal.items():
+        assert torch.allclose(ours[name], value, rtol=1e-9, atol=1e-15), name
+        assert (value > 0).any() == (not name.startswith("spare"))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
 def test_layers_of_another_kind_or_in_another_mode_are_not_simple(tiny_net):
     tiny_net.grow(5)
-    assert fisher.simple_layers(tiny_net.eval())
-    assert fisher.simple_layers(tiny_net.train()) is None  # statistics of the batch
+    assert fisher.is_layered(tiny_net.eval())
+    assert not fisher.is_layered(tiny_net.train())  # statistics of the batch
     tiny_net.eval()
     tiny_net.module.conv1.padding_mode = "reflect"
-    assert fisher.simple_layers(tiny_net) is None
+    assert not fisher.is_layered(tiny_net)
 
 
 # --- springs -------------------------------------------------------------------------------------
