@@ -1,12 +1,10 @@
-"""What each explainer costs in the loss, and what it shows of a finished run.
+"""What each explainer shows of a finished run; what it costs in the loss is in `rrr bench terms`.
 
-    python benchmarks/explainers.py [--pairs 200] [--net resnet8]
     python benchmarks/explainers.py --run RUN [--images 64] [--target last_block] [--steps 6]
 
-The first form measures steps by the protocol of `rrr bench`. The second takes test images of the
-run's own data: the sanity check, the pointing game where there are masks, and what rounding to
-uint8 and float16 takes of a map, right after storing. ``--target`` is the layer of Grad-CAM in the
-pointing game and the storage.
+On test images of the run's own data: the sanity check, the pointing game where there are masks, and
+what rounding to uint8 and float16 takes of a map, right after storing. ``--target`` is the layer of
+Grad-CAM in the pointing game and the storage.
 """
 
 from __future__ import annotations
@@ -20,23 +18,11 @@ from torch import Tensor
 
 import rightreasons as rr
 from rightreasons.augment import middle
-from rightreasons.bench.terms import Setting, costs
 from rightreasons.config import build
 from rightreasons.explainers import EXPLAINERS, Explainer, evidence, options_of
 from rightreasons.pointing import point
 from rightreasons.runfiles import read_yaml
 from rightreasons.terms.base import decode, encode
-
-
-def cost(net: str, pairs: int) -> None:
-    """FLOPs and time of a step with each explainer, canonical view, over a step of plain replay."""
-    torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, 1 thread, {pairs} alternated pairs, {net}\n")
-    print("| er + rrr | FLOPs / er | time / er | 95 % interval |\n|---|--:|--:|--:|")
-    cases = {"er again (A/A)": None} | {name: rr.RRR(explain=name) for name in EXPLAINERS}
-    setting = Setting(net, 4 if net == "resnet18-cifar" else 16)
-    for name, row in zip(cases, costs(setting, cases, pairs), strict=True):
-        print(f"| {name} | {row.flops:.2f} | {row.ratio} | {row.ratio.interval} |", flush=True)
 
 
 @torch.no_grad()
@@ -91,17 +77,12 @@ def in_parts(call: Explainer, net: rr.Net, x: Tensor, y: Tensor) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--net", default="resnet8", choices=["resnet8", "resnet18-cifar"])
-    parser.add_argument("--run", type=Path)
+    parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--target", default="last_block")
     parser.add_argument("--steps", type=int, default=6, help="of the sanity check; 0: without it")
     chosen = parser.parse_args()
-    if chosen.run is None:
-        cost(chosen.net, chosen.pairs)
-    else:
-        shown(chosen.run, chosen.images, chosen.target, chosen.steps)
+    shown(chosen.run, chosen.images, chosen.target, chosen.steps)
 
 
 if __name__ == "__main__":

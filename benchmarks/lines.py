@@ -40,8 +40,9 @@ OURS = {
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 NOTES = """
 Avalanche's ER is a plugin, and its LwF a plugin (10 / 34) beside losses (206 / 356). Our LwF's file
-holds LwF.MC too. Others have the Fisher information in the file of EWC: add those rows to ours. The base class is what the author of a learner derives from; LibContinual's figure
-is its trainer, which knows methods by name, and ours does not hold the loop.
+holds LwF.MC too. Others have the Fisher information in the file of EWC: add those rows to ours. The
+base class is what the author of a learner derives from; LibContinual's figure is its trainer, which
+knows methods by name, and ours does not hold the loop.
 """
 
 

@@ -282,7 +282,7 @@ def test_unknown_words_suggest_the_nearest(word, said):
         ("rrr.weight=-1", "rrr.weight is -1.0, expected 0 or more"),
         ("rrr.rows=0", "rrr.rows is 0, expected at least 1"),
         ("data.size=3", "glyphs need a size of at least 16"),
-        ("train.augment.crop=-1", "augment.crop is -1, expected 0 or more"),
+        ("train.augment.crop=-1", "train.augment.crop is -1, expected 0 or more"),
         ("train.weight_decay=-1", "train.weight_decay is -1.0"),
         ("train.momentum=-1", "train.momentum is -1.0"),
         ("train.clip=-1", "train.clip is -1.0"),

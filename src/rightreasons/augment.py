@@ -28,12 +28,12 @@ class Augment:
 
     def __post_init__(self) -> None:
         if self.crop < 0:
-            raise UserError(f"augment.crop is {self.crop}, expected 0 or more pixels")
+            raise UserError(f"train.augment.crop is {self.crop}, expected 0 or more pixels")
         if self.cut is not None and self.cut < 1:
-            raise UserError(f"augment.cut is {self.cut}, expected at least 1 pixel")
+            raise UserError(f"train.augment.cut is {self.cut}, expected at least 1 pixel")
         for name in ("brightness", "contrast"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"augment.{name} is {getattr(self, name)}, expected 0 to 1")
+                raise UserError(f"train.augment.{name} is {getattr(self, name)}, expected 0 to 1")
 
 
 def middle(x: Tensor, cut: int | None) -> Tensor:
@@ -42,7 +42,9 @@ def middle(x: Tensor, cut: int | None) -> Tensor:
     if cut is None or (height, width) == (cut, cut):
         return x
     if min(height, width) < cut:
-        raise UserError(f"augment.cut is {cut} and the images are {height}x{width}; type a smaller")
+        raise UserError(
+            f"train.augment.cut is {cut} and the images are {height}x{width}; type a smaller one"
+        )
     top, left = (height - cut) // 2, (width - cut) // 2
     return x[..., top : top + cut, left : left + cut]
 

@@ -20,6 +20,8 @@ from cyclopts import (
     CycloptsError,
     MissingArgumentError,
     Parameter,
+    Token,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 
@@ -619,11 +621,19 @@ def _misread(error: CycloptsError) -> str:
         typed = any(word.partition("=")[0] == option for word in sys.argv)
         word = f"a value after {option}" if typed else option.lstrip("-").upper()  # as in the help
         sentence = f"{command} needs {word}"
+    elif isinstance(error, UnknownOptionError) and (key := _setting(error.token)):
+        sentence = f"--{key} is no option, settings are words: type {key}=VALUE"
     elif type(error) is UnusedCliTokensError:
         sentence = f"{command} does not take {shlex.join(error.unused_tokens or ())}"
     if not sentence.endswith("..."):
         sentence = sentence.removesuffix(".")
     return f"{sentence}; {command} --help shows {'its words' if error.command_chain else 'all'}"
+
+
+def _setting(token: Token) -> str:
+    """The key that an option looks like, or nothing."""
+    name = (token.keyword or token.value).lstrip("-").partition("=")[0]
+    return name if name == "seed" or "." in name else ""
 
 
 def _again() -> str:

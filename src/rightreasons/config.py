@@ -44,8 +44,15 @@ class StreamFields:
     """test on this share of the train images, which then do not train: to tune without test data"""
 
     def __post_init__(self) -> None:
+        if self.pool is not None and not self.pools:
+            raise UserError(
+                f"stream.pool is {self.pool!r}, and this benchmark has no pools of classes; leave "
+                "it out"
+            )
         if self.pool is not None and self.pool not in self.pools:
             raise unknown("stream.pool", self.pool, self.pools)
+        if self.shots is not None:
+            check_shots(self.shots)
         check_validation(self.validation)
 
     def cut(self, source: Any, seed: int) -> Any:
@@ -63,6 +70,11 @@ class StreamFields:
             validation=self.validation,
             seed=seed,
         )
+
+
+def check_shots(shots: int) -> None:
+    if shots < 1:
+        raise UserError(f"stream.shots is {shots}, expected at least 1")
 
 
 def check_validation(share: Any) -> None:
@@ -115,7 +127,7 @@ def resolve(
     A folder of class folders is a benchmark too.
     """
     known = benchmarks()
-    if benchmark not in known and Path(benchmark).is_dir():
+    if benchmark and benchmark not in known and Path(benchmark).is_dir():
         path = yaml.safe_dump(benchmark, width=10**6).splitlines()[0]
         overrides = [f"data.path={path}", *overrides]
         benchmark = "folder"
@@ -142,8 +154,8 @@ def _no_benchmark(name: str, known: list[str]) -> UserError:
         return UserError(
             f"{name!r} is a method, and the benchmark comes first; type it before {name}"
         )
-    error = unknown("benchmark", name, known)
-    if "did you mean" in str(error):
+    error = unknown("benchmark", name, known, likeness=0.7)  # it may be the name of a folder
+    if "did you mean" in str(error) and Path(name).name == name:
         return error
     return UserError(
         f"{name!r} is no folder and no benchmark; check the path, or choose one of: "
@@ -282,8 +294,8 @@ def build(config: Mapping[str, Any]) -> Parts:
 # --- dataclasses -----------------------------------------------------------------------------
 
 
-def make(kind: type[T], values: Any, where: str, **given: Any) -> T:
-    """A dataclass from a mapping of its fields."""
+def make(kind: type[T], values: Any, where: str, *, hint: str = "type {}=VALUE", **given: Any) -> T:
+    """A dataclass from a mapping of its fields; the hint is for one that is missing."""
     values = {} if values is None else values
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}, expected keys; type for example {where}.KEY=VALUE")
@@ -297,7 +309,8 @@ def make(kind: type[T], values: Any, where: str, **given: Any) -> T:
     for f in configurable(kind):
         needed = f.default is MISSING and f.default_factory is MISSING
         if needed and f.name not in built and f.name not in given:
-            raise UserError(f"{where}.{f.name} is missing; type {where}.{f.name}=VALUE")
+            key = f"{where}.{f.name}"
+            raise UserError(f"{key} is missing; {hint.format(key)}")
     return kind(**built, **given)
 
 

@@ -37,10 +37,10 @@ class DataWarning(UserWarning):
     """Data that can be used, and that its user should know something about."""
 
 
-def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
+def unknown(kind: str, name: object, choices: Iterable[str], likeness: float = 0.5) -> UserError:
     """The error for a name that is not among the choices, with the nearest one suggested."""
     known = list(choices)
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=likeness)
     near = near or [word for word in known if word.rpartition(".")[2] == name]
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
     return UserError(f"unknown {kind} {str(name)!r}; {hint}")

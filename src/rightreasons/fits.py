@@ -22,6 +22,7 @@ def check_fit(learner: Learner, net: Net, train: Train, feed: Feed) -> None:
     """Refuse a learner, net, settings and data that do not go with each other."""
     probe, x = _probe(net, feed)
     _check_images(probe, x)
+    _check_crop(train, x)
     learner.check(probe, feed.stream)
     _check_terms(learner, probe, x)
     _check_batches(learner, train, feed)
@@ -52,6 +53,15 @@ def _check_images(net: Net, x: Tensor) -> None:
             f"{net.name} refuses images of {x.shape[2]}x{x.shape[3]} ({why(error)}); choose "
             "another size or another net"
         ) from error
+
+
+def _check_crop(train: Train, x: Tensor) -> None:
+    border, side = (0 if train.augment is None else train.augment.crop), min(x.shape[2:])
+    if border >= side:
+        raise UserError(
+            f"train.augment.crop is {border} and images are {side} pixels wide, so that some would "
+            "be all border; type a smaller one"
+        )
 
 
 def _check_terms(learner: Learner, net: Net, x: Tensor) -> None:

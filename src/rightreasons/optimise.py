@@ -106,7 +106,12 @@ class Train:
 
 def part_of_run(fields: Mapping[str, Any], where: str) -> Train:
     """Fields of `Train` that hold for some tasks or stages; the others hold for a whole run."""
-    once = {"device": "auto", "threads": None, "compile": False, "precision": "float32"}
+    once: dict[str, Any] = {
+        "device": "auto",
+        "threads": None,
+        "compile": False,
+        "precision": "float32",
+    }
     made = make(Train, fields, where, later={}, **once)
     if made.augment is not None and made.augment.cut is not None:
         raise UserError(

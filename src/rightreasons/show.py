@@ -113,7 +113,7 @@ def show(name: str) -> None:
         _fields(learner, find("", LEARNERS, learner), skip=("memory", "terms"))
         for term in terms:
             _fields(term, find("", TERMS, term))
-    elif Path(name).is_dir():  # class folders are a benchmark too
+    elif name and Path(name).is_dir():  # class folders are a benchmark too
         show("folder")
     else:
         names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]

@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from rightreasons.config import check_validation
+from rightreasons.config import check_shots, check_validation
 from rightreasons.data.sources import Source, describe, source
 from rightreasons.errors import UserError, unknown
 from rightreasons.memory import choose, ranks
@@ -127,8 +127,7 @@ def validated(train: Images, share: float, seed: int, names: Sequence[str]) -> S
 
 def few(stream: Stream, shots: int, seed: int) -> Stream:
     """The stream with so many train images a class from the second task on."""
-    if shots < 1:
-        raise UserError(f"stream.shots is {shots}, expected at least 1")
+    check_shots(shots)
     tasks = [stream[0]]
     for task in stream[1:]:
         counts = torch.bincount(task.train.y, minlength=task.seen)

@@ -86,7 +86,7 @@ class Glyphs:
             if count < 1:
                 raise UserError(f"glyphs need at least 1 {split} image a class, not {count}.")
         if not 0 <= self.spurious <= 1:
-            raise UserError(f"spurious is a probability from 0 to 1, not {self.spurious}.")
+            raise UserError(f"data.spurious is {self.spurious}, expected a probability from 0 to 1")
 
     def load(self, classes: Sequence[int]) -> Splits:
         for c in classes:

@@ -37,7 +37,7 @@ class Objective(Protocol):
 class Learner:
     """A recipe: fields are configuration, attributes that end in ``_`` are state.
 
-    ``fit`` works on a copy. State may hold tensors, numbers, strings, `Net`s, and lists or
+    ``fit`` works on a copy. State may hold tensors, numbers, strings, `Net`s, and lists, tuples or
     dictionaries of these; it is checkpointed without further code.
     """
 

@@ -16,6 +16,7 @@ from rightreasons.runfiles import load_yaml
 
 DEFAULT = "reasons"
 TUNING = "tuning"
+MISSING = "write it into the file"
 
 
 @dataclass(frozen=True)
@@ -127,23 +128,28 @@ class Study:
     def __init__(self, name: str, content: Any) -> None:
         if not isinstance(content, dict):
             raise UserError(f"study {name} holds no keys, expected about, seeds, benchmarks, ...")
-        fields = make(Fields, content, name)
+        fields = make(Fields, content, name, hint=MISSING)
         self.name, self.about, self.seeds = name, fields.about, fields.seeds
         self.tuning = make(Tuning, fields.tuning, f"{name}.tuning")
         self.benchmarks = {
-            key: make(Bench, value, f"{name}.benchmarks.{key}")
+            key: make(Bench, value, f"{name}.benchmarks.{key}", hint=MISSING)
             for key, value in fields.benchmarks.items()
         }
         self.parts = {
-            key: make(Part, value, f"{name}.parts.{key}") for key, value in fields.parts.items()
+            key: make(Part, value, f"{name}.parts.{key}", hint=MISSING)
+            for key, value in fields.parts.items()
         }
         self.rows: dict[str, dict[str, Row]] = {}
         self.sides: dict[str, dict[str, Side]] = {}
         for key, part in self.parts.items():
             where = f"{name}.parts.{key}"
             rows, sides = f"{where}.rows", f"{where}.sides"
-            self.rows[key] = {r: make(Row, v, f"{rows}.{r}") for r, v in part.rows.items()}
-            self.sides[key] = {s: make(Side, v, f"{sides}.{s}") for s, v in part.sides.items()}
+            self.rows[key] = {
+                r: make(Row, v, f"{rows}.{r}", hint=MISSING) for r, v in part.rows.items()
+            }
+            self.sides[key] = {
+                s: make(Side, v, f"{sides}.{s}", hint=MISSING) for s, v in part.sides.items()
+            }
         self._check()
 
     def _check(self) -> None:
@@ -274,6 +280,8 @@ def load(name: str) -> Study:
         text, title = shipped[name], name
     elif Path(name).suffix in (".yaml", ".yml") and Path(name).is_file():
         text, title = Path(name).read_text("utf-8"), Path(name).stem
+    elif Path(name).suffix in (".yaml", ".yml"):
+        raise UserError(f"there is no file {name}; pass a study's file, or {' or '.join(shipped)}")
     else:
         raise unknown("study", name, shipped)
     try:
