@@ -86,6 +86,17 @@ def test_nothing_is_claimed_of_few_seeds(place):
     assert "2 seeds are few: below 5 nothing is claimed" in said
 
 
+def test_all_comparisons_stand_in_one_table(place, monkeypatch):
+    lift(place, [0.1, 0.12])
+    low, high = t_interval([10.0, 12.0])
+    row = f"| er+rrr - er | +11.0 [{low:+.1f}, {high:+.1f}] |"
+    assert low < 0 < high and row in page(place)
+    lift(place, [0.1, 0.1001])
+    assert "| er+rrr - er | +10.0 [+9.9, +10.1] |" in page(place)  # clear, but of two seeds
+    monkeypatch.setattr("rightreasons.study.page.ENOUGH", 2)
+    assert "| er+rrr - er | **+10.0 [+9.9, +10.1]** |" in page(place)
+
+
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):
     first = page(place)
     path = place[1] / "README.md"

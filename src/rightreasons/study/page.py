@@ -9,15 +9,17 @@ from pathlib import Path
 from statistics import mean
 
 from rightreasons.paper import paper_tables
-from rightreasons.reports.measures import cell, measure
+from rightreasons.reports.measures import cell, interval, measure
 from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
+from rightreasons.stats import t_interval
 from rightreasons.study.plan import Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import read_chosen
 from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import (
+    ENOUGH,
     costs,
     differences,
     intervals,
@@ -93,6 +95,8 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
             if any(row in lines.get(benchmark, {}) for row in study.rows[part])
         ]
         found[part] = "\n".join(text) if text else "No run of this part has ended yet."
+    table = summary(study, lines)
+    found["summary"] = table.markdown() if table.rows else "No run has ended yet."
     found["status"] = "\n".join([*status, *([""] + failures if failures else [])])
     return {"status": found.pop("status"), **found}
 
@@ -109,6 +113,28 @@ def _status(study: Study, part: str, done: Sequence[Record]) -> str:
         f"- `{part}` ({study.parts[part].about}): {len(done)} of {planned} runs have ended, "
         f"{hours:.1f} hours of one core by their own clocks."
     )
+
+
+def summary(study: Study, lines: Mapping[str, Mapping[str, Line]]) -> Table:
+    """The final accuracy of every comparison on every benchmark."""
+    benchmarks = [b for b in study.benchmarks if b in lines]
+    rows = []
+    for part in study.parts:
+        cells: dict[str, dict[str, str]] = {}
+        for benchmark in benchmarks:
+            for line, base in pairs(study.rows[part], lines[benchmark]):
+                gaps = differences(line, base, "accuracy")
+                label = f"{line.label} - {base.label}"
+                shown, (low, high) = interval("accuracy", gaps), t_interval(gaps)
+                clear = len(gaps) >= ENOUGH and low * high > 0
+                cells.setdefault(label, {})[benchmark] = f"**{shown}**" if clear else shown
+        rows += [[label, *(of.get(b, "") for b in benchmarks)] for label, of in cells.items()]
+    title = "accuracy after the last task: matched differences in points, mean and 95 % t interval"
+    note = (
+        f"Bold: {ENOUGH} seeds or more, and the interval leaves out zero. Of twenty such intervals "
+        "one leaves it out by chance; nothing is corrected for the number of rows."
+    )
+    return Table(title, ["difference", *benchmarks], rows, note)
 
 
 # --- one benchmark of one part -------------------------------------------------------------------
