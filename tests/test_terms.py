@@ -23,6 +23,7 @@ TERMS = {
     ),
     "rrr max": rr.RRR(normalize="max", target="last_block", dtype="float32"),
     "rrr recommended": rr.RRR(profile="recommended", dtype="float32"),
+    "rrr two layers": rr.RRR(target="stages.0+last_block", dtype="float32"),
     "evidence": rr.Evidence(dtype="float32"),
     "evidence without bias": rr.Evidence(bias=False, dtype="float32"),
     "logits": rr.Logits(),
@@ -265,6 +266,8 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
         (lambda: rr.RRR(cells="mean"), "expected full"),
         (lambda: rr.RRR(explain="smoothgrad", view="shared"), "rrr.view=canonical"),
         (lambda: rr.RRR(weight=float("nan")), "0 or more"),
+        (lambda: rr.RRR(explain="backprop", target="a+b"), "2 layers.*backprop has one map"),
+        (lambda: rr.RRR(profile="released", balance=True), "rrr.schedule=joint"),
         (lambda: rr.ER() + rr.RRR() + rr.RRR(), "already"),
         (lambda: rr.Joint() + rr.RRR(), "takes no term"),
     ],
@@ -272,6 +275,55 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
 def test_bad_fields_are_refused(make, words):
     with pytest.raises(rr.UserError, match=words):
         make()
+
+
+def test_the_loss_of_two_layers_is_the_mean_of_theirs(tiny_net):
+    net = trained(tiny_net)
+    batch = batch_of(images(), torch.arange(6) % 5)
+    names = ("stages.0", "last_block", "stages.0+last_block")
+    terms = [rr.RRR(target=target, reference="cells", dtype="float32") for target in names]
+    draws = [torch.Generator().manual_seed(3) for _ in terms]
+    kept = [
+        term.refer(stored(term, net, batch), batch.y, draw)
+        for term, draw in zip(terms, draws, strict=True)
+    ]
+    kept[1] |= {f"rrr.{c}": kept[2][f"rrr.{c}.2"] for c in ("map", "scale")}  # its own permutation
+    assert kept[2]["rrr.map"].shape[1:] != kept[2]["rrr.map.2"].shape[1:]
+    one, two, both = (loss_of(t, net, batch, c) for t, c in zip(terms, kept, strict=True))
+    assert both.item() == pytest.approx((one.item() + two.item()) / 2, rel=1e-12) != one.item()
+
+
+@pytest.mark.parametrize("train", ["all", "head"])
+def test_a_balanced_term_pulls_as_hard_as_its_weight_says(tiny_net, train):
+    """Its gradient at the last block, by autograd on each loss alone, against the learner's."""
+    net = trained(tiny_net)
+    batch = batch_of(images(), torch.arange(6) % 5)
+    if train == "head":
+        net.requires_grad_(False)
+        net.head.requires_grad_(True)
+    term = rr.Evidence(weight=0.25, balance=True, dtype="float32")
+    columns = stored(term, net, batch)
+    at = [*net.module.stages[1][0].parameters()] if train == "all" else [*net.head.parameters()]
+
+    def lengths():
+        fit = torch.nn.functional.cross_entropy(net(batch.x).logits, batch.y)
+        value = loss_of(term, net, batch, columns)
+        joined = term.factor(net, value, fit) * value
+        slopes = [torch.autograd.grad(of, at, retain_graph=True) for of in (joined, fit)]
+        return [torch.cat([g.flatten() for g in each]).norm().item() for each in slopes]
+
+    assert lengths()[0] < 1e-5  # right after storing there is next to nothing to make longer
+    with torch.no_grad():
+        for p in at:
+            p *= 1.5
+    mine, learners = lengths()
+    assert mine == pytest.approx(0.25 * learners, rel=1e-9) and learners > 0
+
+
+def test_a_term_without_a_slope_has_no_factor(tiny_net):
+    net, term = trained(tiny_net), rr.Logits(balance=True)
+    value = (0.0 * net(images()).logits).sum()
+    assert term.factor(net, value, net(images()).logits.sum()) == 0
 
 
 @pytest.mark.parametrize("classes", ["all", "mean", 2])

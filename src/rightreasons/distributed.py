@@ -247,7 +247,7 @@ def share(mean: Tensor, counted: Tensor, of: Tensor) -> Tensor:
 
 
 def means(values: Sequence[Tensor]) -> list[Tensor]:
-    """The mean over processes of single numbers."""
+    """The mean over processes, number by number."""
     if _group.size == 1 or not values:
         return list(values)
     return _means([value.detach() for value in values])

@@ -239,9 +239,14 @@ def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in given.items() if option in taken}
 
 
+def by_layer(name: str) -> bool:
+    """Does its map depend on the layer that is looked at?"""
+    return "target" in inspect.signature(find_explainer(name)).parameters
+
+
 def taps_of(name: str, target: str) -> tuple[str, ...]:
     """What a pass must have tapped for an explainer to explain it."""
-    layer = (target,) if "target" in inspect.signature(find_explainer(name)).parameters else ()
+    layer = (target,) if by_layer(name) else ()
     return layer if name == "gradcam" else (INPUT, *layer)
 
 

@@ -151,10 +151,10 @@ class Steps:
             seen = self._see(mine.x, shared, frozen)
         out = whole(seen, len(batch.y))
         with span(LOSS):
-            loss = self._number(self.learner.loss(self.net, out, batch, stage))
+            loss = fit = self._number(self.learner.loss(self.net, out, batch, stage))
         self.losses.note(TASK, loss, self.at, out, batch)
         for term, value in self._noted(self._terms(terms, seen, mine, batch, where, task)):
-            loss = loss + term.weight * value
+            loss = loss + term.factor(self.net, value, fit) * value
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise UserError(
                 f"the loss of {self.learner.name} does not depend on the weights; make it of "

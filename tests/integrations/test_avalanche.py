@@ -178,6 +178,14 @@ def test_the_loss_is_zero_right_after_storing(benchmark, name):
     assert level > 0 and plugin.explain(torch.device("cpu"), 0) < 1e-5 * level
 
 
+def test_a_balanced_term_joins_a_strategy(benchmark):
+    """Its weight is a ratio of gradients there too; weight 0 trains as the strategy alone."""
+    plain = weights(trained("Naive", benchmark))
+    for weight, equal in ((0.0, True), (0.5, False)):
+        plugin = plugins.RRRPlugin(TERMS["rrr"](weight=weight, balance=True), memory=12)
+        assert same(plain, weights(trained("Naive", benchmark, plugin))) == equal
+
+
 def test_refresh_and_repeated_classes(benchmark):
     """Old rows are explained anew if asked; an experience without new classes adds no rows."""
     plugin = plugins.RRRPlugin(TERMS["rrr"](refresh="each_task"), memory=12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from statistics import mean
@@ -89,12 +90,58 @@ def test_nothing_is_claimed_of_few_seeds(place):
 def test_all_comparisons_stand_in_one_table(place, monkeypatch):
     lift(place, [0.1, 0.12])
     low, high = t_interval([10.0, 12.0])
-    row = f"| er+rrr - er | +11.0 [{low:+.1f}, {high:+.1f}] |"
+    row = f"| methods | er+rrr - er | +11.0 [{low:+.1f}, {high:+.1f}] |"
     assert low < 0 < high and row in page(place)
     lift(place, [0.1, 0.1001])
-    assert "| er+rrr - er | +10.0 [+9.9, +10.1] |" in page(place)  # clear, but of two seeds
+    assert "| methods | er+rrr - er | +10.0 [+9.9, +10.1] |" in page(
+        place
+    )  # clear, but of two seeds
     monkeypatch.setattr("rightreasons.study.page.ENOUGH", 2)
-    assert "| er+rrr - er | **+10.0 [+9.9, +10.1]** |" in page(place)
+    assert "| methods | er+rrr - er | **+10.0 [+9.9, +10.1]** |" in page(place)
+
+
+def test_a_part_with_a_base_of_its_own_is_compared_with_that(made_up, place):
+    """er of the second part is lifted far above everything: only there may it be subtracted."""
+    study, folder = place
+    rows = {"er": {"method": "er"}, "er twice": {"method": "er", "against": ["er", "er+rrr"]}}
+    study = add_part(study, folder, made_up, rows)
+    runs = study.runs("more", CHOSEN)
+    for run in runs:
+        path = path_of(folder / "records", run)
+        content = json.loads(path.read_text("utf-8"))
+        for task in content["tasks"]:
+            level = 0.9 if run.row == "er" else 0.8
+            task["accuracy"]["class"] = [level] * len(task["accuracy"]["class"])
+        path.write_text(json.dumps(content), "utf-8")
+    text = page((study, folder))
+    assert "| more | er twice - er | -10.0 [-10.0, -10.0] |" in text
+    gaps = [80 - other for other in accuracy(place, "er+rrr")]  # the first part's: more has none
+    low, high = t_interval(gaps)
+    assert f"| more | er twice - er+rrr | {mean(gaps):+.1f} [{low:+.1f}, {high:+.1f}] |" in text
+
+
+def add_part(study, folder, made_up, rows):
+    """The same study with one part more, and the records of its runs."""
+    parts = {name: dataclasses.asdict(part) for name, part in study.parts.items()}
+    more = {"about": "more", "benchmarks": ["glyphs-spurious"], "rows": rows}
+    benchmarks = {name: dataclasses.asdict(bench) for name, bench in study.benchmarks.items()}
+    content = {"about": study.about, "seeds": study.seeds, "benchmarks": benchmarks}
+    wider = Study("tiny", content | {"parts": parts | {"more": more}})
+    for run in wider.runs("more", CHOSEN):
+        made = made_up.make_run(folder / "runs" / run.place, run.config, 2, maps=False)
+        write_record(folder / "records", run, made)
+    return wider
+
+
+def test_a_pair_of_two_kinds_of_cpu_is_named(place):
+    study, folder = place
+    assert "kinds of CPU" not in page(place)
+    run = next(r for r in study.runs("methods", CHOSEN) if (r.row, r.seed) == ("er", 1))
+    path = path_of(folder / "records", run)
+    content = json.loads(path.read_text("utf-8"))
+    content["versions"]["cpu"] = "AVX1024"
+    path.write_text(json.dumps(content), "utf-8")
+    assert "two kinds of CPU, so that first tasks differ: er+rrr - er (seed 1)." in page(place)
 
 
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):

@@ -134,7 +134,8 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
             return
         self.value = self.explain(strategy.device, self.steps)
         self.steps += 1
-        strategy.loss = strategy.loss + self.term.weight * self.value
+        factor = self.term.factor(self._seeing(), self.value, strategy.loss)
+        strategy.loss = strategy.loss + factor * self.value
 
     def after_training_exp(self, strategy: Any, **_: Any) -> None:
         if self.net is None:

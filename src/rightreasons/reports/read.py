@@ -33,6 +33,7 @@ class RunData:
     finished: bool
     folder: Path | None = None  # none: a result that is still in memory
     problem: str = ""
+    cpu: str = ""  # the kind that made it, as far as a record knows
 
     @property
     def method(self) -> str:

@@ -44,6 +44,9 @@ MEANS = (
     "task_aware_accuracy",
 )
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
+Rows = Mapping[str, Line]  # of a part on a benchmark, by name
+Lines = dict[str, dict[str, dict[str, Line]]]  # benchmark -> part -> row
+Pair = tuple[Line, Line]
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 
 
@@ -74,7 +77,7 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
         content = json.loads(chosen.read_text("utf-8"))
         found["tuning"] = "\n".join(t.markdown() for t in tuning_tables(study, content))
     values = read_chosen(chosen)
-    lines: dict[str, dict[str, Line]] = {}  # benchmark -> row -> runs
+    lines: Lines = {}
     failures: list[str] = []
     status = []
     for part in study.parts:
@@ -86,13 +89,13 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
             if record.diverged:
                 failures.append(f"- {run.label} diverged: {record.diverged}")
                 continue
-            line = lines.setdefault(run.benchmark, {}).setdefault(run.row, Line(run.row, []))
-            line.runs.append(record.run)
+            rows = lines.setdefault(run.benchmark, {}).setdefault(part, {})
+            rows.setdefault(run.row, Line(run.row, [])).runs.append(record.run)
     for part in study.parts:
         text = [
             _benchmark(study, part, benchmark, lines[benchmark])
             for benchmark in study.cheap(part)
-            if any(row in lines.get(benchmark, {}) for row in study.rows[part])
+            if part in lines.get(benchmark, {})
         ]
         found[part] = "\n".join(text) if text else "No run of this part has ended yet."
     table = summary(study, lines)
@@ -115,35 +118,35 @@ def _status(study: Study, part: str, done: Sequence[Record]) -> str:
     )
 
 
-def summary(study: Study, lines: Mapping[str, Mapping[str, Line]]) -> Table:
+def summary(study: Study, lines: Lines) -> Table:
     """The final accuracy of every comparison on every benchmark."""
     benchmarks = [b for b in study.benchmarks if b in lines]
     rows = []
     for part in study.parts:
         cells: dict[str, dict[str, str]] = {}
         for benchmark in benchmarks:
-            for line, base in pairs(study.rows[part], lines[benchmark]):
+            for line, base in pairs(study, part, lines[benchmark]):
                 gaps = differences(line, base, "accuracy")
                 label = f"{line.label} - {base.label}"
                 shown, (low, high) = interval("accuracy", gaps), t_interval(gaps)
                 clear = len(gaps) >= ENOUGH and low * high > 0
                 cells.setdefault(label, {})[benchmark] = f"**{shown}**" if clear else shown
-        rows += [[label, *(of.get(b, "") for b in benchmarks)] for label, of in cells.items()]
+        rows += [[part, label, *(of.get(b, "") for b in benchmarks)] for label, of in cells.items()]
     title = "accuracy after the last task: matched differences in points, mean and 95 % t interval"
     note = (
         f"Bold: {ENOUGH} seeds or more, and the interval leaves out zero. Of twenty such intervals "
         "one leaves it out by chance; nothing is corrected for the number of rows."
     )
-    return Table(title, ["difference", *benchmarks], rows, note)
+    return Table(title, ["part", "difference", *benchmarks], rows, note)
 
 
 # --- one benchmark of one part -------------------------------------------------------------------
 
 
-def _benchmark(study: Study, part: str, benchmark: str, lines: Mapping[str, Line]) -> str:
-    rows = study.rows[part]
-    mine = Group(benchmark, [lines[name] for name in rows if name in lines])
-    made = [compared(benchmark, rows, lines), every_seed(mine), means(mine, MEANS), seen(mine)]
+def _benchmark(study: Study, part: str, benchmark: str, found: Mapping[str, Rows]) -> str:
+    rows, both = study.rows[part], pairs(study, part, found)
+    mine = Group(benchmark, [found[part][name] for name in rows if name in found[part]])
+    made = [compared(benchmark, rows, both), every_seed(mine), means(mine, MEANS), seen(mine)]
     if masked(mine):
         made += [pointing(mine), pointing(mine, True)]
     made += [
@@ -151,25 +154,29 @@ def _benchmark(study: Study, part: str, benchmark: str, lines: Mapping[str, Line
         means(mine, DRIFT, "maps of old probe images against those after their task"),
     ]
     made += [costs(mine)]
-    said = [f"- {s}" for s in sentences(rows, lines)]
+    said = [f"- {s}" for s in sentences(both)]
     tables = [table.markdown() for table in made if table.rows]
     return "\n".join([f"### {benchmark}", "", *said, "", *tables])
 
 
-def pairs(rows: Mapping[str, Row], lines: Mapping[str, Line]) -> list[tuple[Line, Line]]:
+def pairs(study: Study, part: str, found: Mapping[str, Rows]) -> list[Pair]:
     """Each row with those it is compared with, as far as there are runs of both."""
-    return [
-        (lines[name], lines[other])
-        for name, row in rows.items()
+    homes = [
+        (name, study.home(part, other), other)
+        for name, row in study.rows[part].items()
         for other in row.against
-        if name in lines and other in lines
+    ]
+    return [
+        (found[part][name], found[home][other])
+        for name, home, other in homes
+        if name in found.get(part, {}) and other in found.get(home, {})
     ]
 
 
-def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line]) -> Table:
+def compared(benchmark: str, rows: Mapping[str, Row], both: Sequence[Pair]) -> Table:
     """Matched differences over the seeds that both have, and the paper's gain."""
-    both = pairs(rows, lines)
-    keys = known(Group(benchmark, [line for pair in both for line in pair]), COMPARED)
+    every = [line for pair in both for line in pair]
+    keys = known(Group(benchmark, every), COMPARED)
     made = []
     for line, base in both:
         gaps = {key: differences(line, base, key) for key in keys}
@@ -182,7 +189,21 @@ def compared(benchmark: str, rows: Mapping[str, Row], lines: Mapping[str, Line])
             )
     head = ["difference", "seeds", *(measure(key).name for key in keys), "the paper: final, mean"]
     title = f"{benchmark}: matched differences in points, mean and 95 % t interval over seeds"
-    return Table(title, head, made, picked_by_net(Group(benchmark, list(lines.values()))))
+    notes = [picked_by_net(Group(benchmark, every)), other_cpu(both)]
+    return Table(title, head, made, " ".join(note for note in notes if note))
+
+
+def other_cpu(both: Sequence[Pair]) -> str:
+    """A note on pairs that two kinds of CPU have made: they round otherwise, and a net that rounds
+    otherwise is another one after a task, so that what both begin with is no longer the same."""
+    found = []
+    for line, base in both:
+        there = {run.seed: run.cpu for run in base.runs}
+        seeds = [str(r.seed) for r in line.runs if r.cpu != there.get(r.seed, r.cpu)]
+        found += [f"{line.label} - {base.label} (seed {', '.join(seeds)})"] if seeds else []
+    if not found:
+        return ""
+    return f"Made on two kinds of CPU, so that first tasks differ: {'; '.join(found)}."
 
 
 def paper_gain(row: Row, benchmark: str) -> str:
@@ -212,10 +233,10 @@ def every_seed(found: Group) -> Table:
     return Table(f"{found.title}: every seed ({said}), %", head, rows)
 
 
-def sentences(rows: Mapping[str, Row], lines: Mapping[str, Line]) -> list[str]:
+def sentences(both: Sequence[Pair]) -> list[str]:
     """What each difference shows of the final accuracy, plainly."""
     said = []
-    for line, base in pairs(rows, lines):
+    for line, base in both:
         gaps = [100 * gap for gap in differences(line, base, "accuracy")]
         if gaps:
             said.append(sentence(line.label, base.label, gaps))

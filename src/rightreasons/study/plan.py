@@ -56,7 +56,8 @@ class Row:
     """multiplies the chosen value, where the row's loss has another unit than the side's"""
     words: list[str] = field(default_factory=list)
     against: list[str] = field(default_factory=list)
-    """rows that it is compared with"""
+    """rows that it is compared with: of its own part or, if that has none of the name, of the first
+    part that does"""
     paper: dict[str, Any] = field(default_factory=dict)
     """benchmark: [table, row, base], the rows of the paper whose difference it is beside"""
     cost: float = 1.0
@@ -153,13 +154,12 @@ class Study:
         self._check()
 
     def _check(self) -> None:
-        """Every name that is referred to is there, and no two rows or sides share one."""
+        """Every name that is referred to is there, and no two sides share one."""
         sides = [side for part in self.sides.values() for side in part]
-        rows = [row for part in self.rows.values() for row in part]
-        for kind, names in (("side", sides), ("row", rows)):
-            twice = next((n for n in names if names.count(n) > 1), None)
-            if twice is not None:
-                raise UserError(f"study {self.name} has two {kind}s {twice!r}; name each once")
+        rows = list(dict.fromkeys(row for part in self.rows.values() for row in part))
+        twice = next((n for n in sides if sides.count(n) > 1), None)
+        if twice is not None:
+            raise UserError(f"study {self.name} has two sides {twice!r}; name each once")
         for part in self.parts.values():
             for benchmark in part.benchmarks:
                 if benchmark not in self.benchmarks:
@@ -244,6 +244,13 @@ class Study:
                 f"{self.name} take; type rrr study {self.name} --only {TUNING}-{part}"
             )
         return [*side.words, f"{side.key}={value * row.factor:.12g}"]
+
+    def home(self, part: str, row: str) -> str:
+        """The part whose row of this name a row of ``part`` is compared with.
+
+        Its own first: runs of one part are made together, so their first tasks are the same.
+        """
+        return next(p for p in (part, *self.parts) if row in self.rows[p])
 
     def side(self, name: str) -> tuple[str, Side]:
         """A side and the part that it belongs to."""

@@ -19,7 +19,10 @@ from rightreasons.runfiles import differences, write
 from rightreasons.study.plan import TUNING, Planned
 
 DIGITS = 6  # of a number: more than any table prints
-KEYS = ("benchmark", "method", "row", "part", "words", "seed", "config", "classes", "digest")
+KEYS = (
+    *("benchmark", "method", "row", "part", "words", "seed"),
+    *("config", "classes", "digest", "versions"),
+)
 
 
 @dataclass
@@ -50,6 +53,7 @@ class Record:
             self.content["config"],
             self.content.get("tasks", []),
             not self.diverged,
+            cpu=self.content["versions"].get("cpu", ""),
         )
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rightreasons.augment import follow
 from rightreasons.config import check_choice, check_types
+from rightreasons.distributed import means
 from rightreasons.errors import UserError
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.base import Net
@@ -43,6 +44,9 @@ class Term(ABC):
     bn: str = "auto"
     """BatchNorm by running statistics (frozen) or by the batch (train); auto: frozen in a forward
     of its own, train in the shared one"""
+    balance: bool = False
+    """let weight be a ratio of gradients: at each step the term's, at the last block, is so many
+    times as long as that of the learner's loss"""
 
     name: ClassVar[str]
 
@@ -103,6 +107,13 @@ class Term(ABC):
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         """The loss of these rows, before the weight: a mean over those that are `counted`."""
 
+    def factor(self, net: Net, value: Tensor, loss: Tensor) -> Tensor | float:
+        """What a call's ``value`` is multiplied by before it joins the learner's ``loss``."""
+        if not self.balance:
+            return self.weight
+        own, other = strength(net, value), strength(net, loss)
+        return torch.where(own > 0, self.weight * other / own, 0.0)
+
     def counted(self, columns: Mapping[str, Column]) -> Tensor:
         """(B,) which rows the mean of a call is over: all of them, whatever a term may know better.
 
@@ -125,6 +136,20 @@ class Term(ABC):
         if self.view == "shared" and batch.geometry is not None:
             return follow(stored, batch.geometry, wide=self.pooled, rough=self.rough)
         return stored, torch.ones_like(stored[:, 0] if stored.ndim == 4 else stored).bool()
+
+
+def strength(net: Net, loss: Tensor) -> Tensor:
+    """The length of a loss's gradient at the last block, or at the head if that alone trains.
+
+    Every loss passes there, and the way back to it is short.
+    """
+    last = [p for p in net.last_parameters() if p.requires_grad]
+    last = last or [p for p in net.head.parameters() if p.requires_grad]
+    found: Sequence[Tensor | None] = [None] * len(last)
+    if loss.requires_grad and last:  # without rows of its own a process has no graph
+        found = torch.autograd.grad(loss, last, retain_graph=True, allow_unused=True)
+    slopes = [torch.zeros_like(p) if g is None else g for p, g in zip(last, found, strict=True)]
+    return sum((g.square().sum() for g in means(slopes)), loss.new_zeros(())).sqrt()
 
 
 def encode(maps: Tensor, dtype: str) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.explainers import (
     CHANNELS,
     EXPLAINERS,
+    by_layer,
     closed_form,
     content_keys,
     find_explainer,
@@ -109,7 +110,8 @@ class RRR(Term):
     integrated_gradients or guided_gradcam; all but gradcam give maps of the image's size. Also
     captum:CLASS, and what other packages have registered"""
     target: str = FROM_PROFILE
-    """paper, last_block, or the name of a layer"""
+    """paper, last_block, or the name of a layer; several with + between them: the mean of their
+    losses"""
     score: str = FROM_PROFILE
     """which class is explained: label, stored_prediction or current_prediction"""
     distance: str = FROM_PROFILE
@@ -172,6 +174,16 @@ class RRR(Term):
         check_amount(self, "cells", "full")
         if not 0 < self.alternate_lr < math.inf:
             raise UserError(f"rrr.alternate_lr is {self.alternate_lr}, expected a number above 0")
+        if len(self.targets) > 1 and not by_layer(self.explain):
+            raise UserError(
+                f"rrr.target names {len(self.targets)} layers, and {self.explain} has one map, "
+                "which is the image's; type one of them, or rrr.explain=gradcam"
+            )
+        if self.balance and self.schedule == "alternate":
+            raise UserError(
+                "rrr.schedule=alternate has no loss beside it to balance with; type "
+                "rrr.schedule=joint, or rrr.balance=false"
+            )
         if self.view == "shared" and self.schedule == "alternate":
             raise UserError("rrr.view=shared has no pass of its own; type rrr.schedule=joint")
         if self.view == "shared" and self.explain == "smoothgrad":
@@ -180,8 +192,13 @@ class RRR(Term):
             )
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.target.split("+"))
+
+    @property
     def taps(self) -> tuple[str, ...]:
-        return taps_of(self.explain, self.target)
+        every = [tap for target in self.targets for tap in taps_of(self.explain, target)]
+        return tuple(dict.fromkeys(every))
 
     @property
     def pooled(self) -> bool:
@@ -212,7 +229,7 @@ class RRR(Term):
     def _by_slope(self, net: Net) -> bool:
         """Is the map a derivative of the given pass?"""
         if self.explain == "gradcam":
-            return not closed_form(net, self.target)
+            return not all(closed_form(net, target) for target in self.targets)
         return not has_own_passes(self.explain)
 
     def _try(self, net: Net, x: Tensor) -> None:
@@ -227,7 +244,7 @@ class RRR(Term):
                 p.data.mul_(sign)
             with net.frozen_statistics():
                 maps = once.maps(net, net(x, taps=self.taps), y)
-            if maps.abs().amax() > 0:
+            if all(of.abs().amax() > 0 for of in maps):
                 break
         else:
             raise UserError(
@@ -238,7 +255,7 @@ class RRR(Term):
             check_gradient(self.explain, partial(_explained, once), net, x, y)
             return
         try:
-            maps.sum().backward()  # type: ignore[no-untyped-call]
+            sum(of.sum() for of in maps).backward()  # type: ignore[union-attr]
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).splitlines()[0]
             raise UserError(
@@ -249,13 +266,22 @@ class RRR(Term):
     def needs_graph(self, net: Net) -> bool:
         return self._by_slope(net)
 
-    def maps(self, net: Net, out: Out, y: Tensor, keys: Tensor | None = None) -> Tensor:
-        """The raw maps (B,u,v) of classes ``y``, in as few cells as are kept."""
+    def maps(self, net: Net, out: Out, y: Tensor, keys: Tensor | None = None) -> list[Tensor]:
+        """For each target the raw maps (B,u,v) of classes ``y``, in as few cells as are kept."""
+        explain, found = find_explainer(self.explain), []
         given = {f.name: getattr(self, f.name) for f in fields(self)} | {"keys": keys}
-        maps = find_explainer(self.explain)(net, out, y, **options_of(self.explain, given))
-        if self.cells == "full":
-            return maps
-        return F.adaptive_avg_pool2d(maps, int(self.cells))
+        for target in self.targets:
+            options = options_of(self.explain, given | {"target": target})
+            maps = explain(net, out, y, **options)
+            whole = self.cells == "full"
+            found.append(maps if whole else F.adaptive_avg_pool2d(maps, int(self.cells)))
+        return found
+
+    @property
+    def stored(self) -> list[tuple[str, str]]:
+        """For each target the columns of maps and of scales."""
+        more = [f".{number}" for number in range(2, len(self.targets) + 1)]
+        return [(f"rrr.map{which}", f"rrr.scale{which}") for which in ("", *more)]
 
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
         answer = out.logits.argmax(1)
@@ -264,13 +290,16 @@ class RRR(Term):
         keys = None
         if self.explain == "smoothgrad":  # a row keeps its noise wherever it moves in memory
             keys = columns["rrr.noise"] = content_keys(batch.x)
-        values, scale = encode(self.maps(net, out, y, keys), self.dtype)
-        return columns | {"rrr.map": values, "rrr.scale": scale}
+        for names, maps in zip(self.stored, self.maps(net, out, y, keys), strict=True):
+            columns |= zip(names, encode(maps, self.dtype), strict=True)
+        return columns
 
     def refer(
         self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
     ) -> dict[str, Column]:
-        return refer(columns, ("rrr.map", "rrr.scale"), self.reference, y, generator)
+        for names in self.stored:
+            columns = refer(columns, names, self.reference, y, generator)
+        return columns
 
     def counted(self, columns: Mapping[str, Column]) -> Tensor:
         right = columns["rrr.correct"]
@@ -278,29 +307,35 @@ class RRR(Term):
         return right if self.only_correct else super().counted(columns)
 
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
-        values, scale, y = (columns[f"rrr.{c}"] for c in ("map", "scale", "class"))
-        assert isinstance(values, Tensor) and isinstance(scale, Tensor) and isinstance(y, Tensor)
+        y, keys = columns["rrr.class"], columns.get("rrr.noise")
+        assert isinstance(y, Tensor) and (keys is None or isinstance(keys, Tensor))
         if self.score == "current_prediction":
             y = out.logits.argmax(1)
-        keys = columns.get("rrr.noise")
-        assert keys is None or isinstance(keys, Tensor)
-        now = self.maps(net, out, y, keys)
-        stored, covered = self.follow(decode(values, scale, now), batch)
-        gap = normalise(now * covered, self.normalize) - normalise(stored * covered, self.normalize)
-        cost = gap.abs() if self.distance == "l1" else gap.square()  # (B,u,v)
-        per_row = cost.sum((1, 2))
-        if self.reduction == "pixel_mean":
-            per_row = per_row / covered.sum((1, 2)).clamp_min(1)
+        costs = []
+        for now, (name, of) in zip(self.maps(net, out, y, keys), self.stored, strict=True):
+            values, scale = columns[name], columns[of]
+            assert isinstance(values, Tensor) and isinstance(scale, Tensor)
+            costs.append(self.cost(now, *self.follow(decode(values, scale, now), batch)))
+        per_row = torch.stack(costs).mean(0) if len(costs) > 1 else costs[0]
         if self.only_correct:
             right = self.counted(columns)
             return (per_row * right).sum() / right.sum().clamp_min(1)
         return per_row.mean()
 
+    def cost(self, now: Tensor, stored: Tensor, covered: Tensor) -> Tensor:
+        """(B,) how far maps (B,u,v) are from the stored ones, over the cells that count."""
+        gap = normalise(now * covered, self.normalize) - normalise(stored * covered, self.normalize)
+        cost = gap.abs() if self.distance == "l1" else gap.square()  # (B,u,v)
+        per_row = cost.sum((1, 2))
+        if self.reduction == "pixel_mean":
+            per_row = per_row / covered.sum((1, 2)).clamp_min(1)
+        return per_row
+
 
 def _explained(term: RRR, net: Net, x: Tensor, y: Tensor) -> Tensor:
     """A term's maps, as an explainer."""
     with net.frozen_statistics():
-        return term.maps(net, net(x, taps=term.taps), y)
+        return term.maps(net, net(x, taps=term.taps), y)[0]
 
 
 def normalise(maps: Tensor, how: str) -> Tensor:
