@@ -19,7 +19,7 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.nets.base import Net
 from rightreasons.radam import RAdam
 from rightreasons.randomness import generator
-from rightreasons.timing import BACKWARD, OPTIMISER, span
+from rightreasons.timing import BACKWARD, LOADING, OPTIMISER, span
 from rightreasons.types import Stage, Task, Where
 
 THREADS = 1024  # the system refuses so many, in its own way
@@ -152,7 +152,8 @@ class Updater:
     ) -> None:
         self.parameters, self.train, self.seed = list(parameters), train, seed
         self.held = [(p, p.detach()[:rows].clone()) for p, rows in held if rows]
-        self.optimiser = make_optimiser(self.parameters, train)
+        with span(LOADING):  # the first one of a process has torch fetch its compiler
+            self.optimiser = make_optimiser(self.parameters, train)
 
     def __call__(self, where: Where, loss: Tensor) -> None:
         """One step, at a place: task, stage, epoch, step."""

@@ -69,12 +69,13 @@ def fit(
         if run is not None and not isinstance(run, Run):
             run = Run(Path(run), describe(learner, net, stream, train, seed))
         loop.folder, loop.every = run, checkpoint
-        with _threads(train.threads), torch.random.fork_rng(devices=[]):
+        with limited(train.threads), torch.random.fork_rng(devices=[]):
             return loop.run(progress, start)
 
 
 @contextmanager
-def _threads(threads: int | None) -> Iterator[None]:
+def limited(threads: int | None) -> Iterator[None]:
+    """So many threads of torch, inside; None leaves them."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)

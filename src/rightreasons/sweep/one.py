@@ -98,7 +98,7 @@ def execute(
 
         from rightreasons.distributed import agree, from_first, joined
         from rightreasons.runs import EVERY, Run
-        from rightreasons.train import fit
+        from rightreasons.train import fit, limited
 
     check_interval(checkpoint)
     with joined(config["train"]["device"]) as processes:
@@ -110,7 +110,8 @@ def execute(
         run = Run(folder, config)
         if from_first(lambda: run.check() and run.finished):
             return False
-        with span(LOADING):
+        # a thread more than there are free cores makes small operations wait many times as long
+        with span(LOADING), limited(config["train"]["threads"]):
             parts = build(config)
             net, stream = parts.load()
         fit(
