@@ -14,7 +14,7 @@ from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
 from rightreasons.stats import t_interval
-from rightreasons.study.plan import Row, Study
+from rightreasons.study.plan import TUNING, Chosen, Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import read_chosen
 from rightreasons.study.tune import tables as tuning_tables
@@ -80,11 +80,15 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
     lines: Lines = {}
     failures: list[str] = []
     status = []
-    for part in study.parts:
-        ready = [b for b in study.cheap(part) if _ready(study, part, values.get(b, {}))]
-        runs = [r for r in study.runs(part, values, ready)]
-        done = find_all(records, runs)
+    spent = 0.0
+    for part in study.names:
+        tuning = part.startswith(TUNING)
+        ready = [] if tuning else [b for b in study.cheap(part) if _ready(study, part, values, b)]
+        done = find_all(records, study.runs(part, values, ready))
         status.append(_status(study, part, list(done.values())))
+        spent += sum(record.seconds for record in done.values()) / 3600
+        if tuning:
+            continue
         for run, record in done.items():
             if record.diverged:
                 failures.append(f"- {run.label} diverged: {record.diverged}")
@@ -100,21 +104,29 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
         found[part] = "\n".join(text) if text else "No run of this part has ended yet."
     table = summary(study, lines)
     found["summary"] = table.markdown() if table.rows else "No run has ended yet."
+    status.append(
+        f"- In all {spent:.1f} hours of one core, {spent / 2:.1f} with two runs at a time."
+    )
     found["status"] = "\n".join([*status, *([""] + failures if failures else [])])
     return {"status": found.pop("status"), **found}
 
 
-def _ready(study: Study, part: str, chosen: Mapping[str, float]) -> bool:
+def _ready(study: Study, part: str, chosen: Chosen, benchmark: str) -> bool:
     """Are the choices that a part's rows take made?"""
-    return all(row.tuned is None or row.tuned in chosen for row in study.rows[part].values())
+    made = chosen.get(benchmark, {})
+    return all(row.tuned is None or row.tuned in made for row in study.rows[part].values())
 
 
 def _status(study: Study, part: str, done: Sequence[Record]) -> str:
-    planned = len(study.rows[part]) * len(study.parts[part].benchmarks) * len(study.seeds_of(part))
+    if part.startswith(TUNING):
+        planned, about = len(study.runs(part, {})), "tries of weights"
+    else:
+        rows, own = study.rows[part], study.parts[part]
+        planned, about = len(rows) * len(own.benchmarks) * len(study.seeds_of(part)), own.about
     hours = sum(record.seconds for record in done) / 3600
     return (
-        f"- `{part}` ({study.parts[part].about}): {len(done)} of {planned} runs have ended, "
-        f"{hours:.1f} hours of one core by their own clocks."
+        f"- `{part}` ({about}): {len(done)} of {planned} runs have ended, {hours:.1f} hours of one "
+        "core by their own clocks."
     )
 
 
