@@ -105,8 +105,8 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
     table = summary(study, lines)
     found["summary"] = table.markdown() if table.rows else "No run has ended yet."
     status.append(
-        f"- In all {spent:.1f} hours of one core, {spent / 2:.1f} with two runs at a time, less what "
-        "runs share: a first task counts in each."
+        f"- In all {spent:.1f} hours of one core, {spent / 2:.1f} with two runs at a time, less "
+        "what runs share: a first task counts in each."
     )
     found["status"] = "\n".join([*status, *([""] + failures if failures else [])])
     return {"status": found.pop("status"), **found}
