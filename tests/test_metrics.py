@@ -14,6 +14,7 @@ from rightreasons.metrics import (
     backward_transfer,
     final_accuracy,
     forgetting,
+    learning_accuracy,
     seen_accuracy,
 )
 
@@ -34,6 +35,7 @@ def test_example_1():
     assert final_accuracy(FIRST) == pytest.approx(60)
     assert backward_transfer(FIRST) == pytest.approx(-30)
     assert forgetting(FIRST) == pytest.approx(30)
+    assert learning_accuracy(FIRST) == pytest.approx(80)
 
 
 def test_example_2_forgetting_is_from_the_best_and_not_from_the_first():
@@ -88,6 +90,7 @@ def test_formulas_against_loops_over_counts(case):
             lost += max(cell[k][i] for k in range(i, T - 1)) - cell[T - 1][i]
     curve = [sum(right[k]) / sum(sizes[: k + 1]) for k in range(T)]
     assert final_accuracy(R) == pytest.approx(last / T)
+    assert learning_accuracy(R) == pytest.approx(sum(cell[i][i] for i in range(T)) / T)
     assert backward_transfer(R) == pytest.approx(gained / (T - 1), abs=1e-12)
     assert forgetting(R) == pytest.approx(lost / (T - 1), abs=1e-12)
     assert seen_accuracy(R, np.array(sizes, float)) == pytest.approx(curve)

@@ -26,6 +26,11 @@ def final_accuracy(R: Matrix) -> float:
     return float(np.mean(R[-1]))
 
 
+def learning_accuracy(R: Matrix) -> float:
+    """LA: ``1/T sum_i R[i, i]``, each task when it has just been learned (Riemer et al. 2019)."""
+    return float(np.mean(np.diag(R)))
+
+
 def backward_transfer(R: Matrix) -> float:
     """BWT: ``1/(T-1) sum_{i<T} R[T, i] - R[i, i]``; NaN for one task."""
     if len(R) < 2:

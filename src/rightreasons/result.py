@@ -132,6 +132,7 @@ class Result:
             "later": _plain(self.later),
             "harmonic": _plain(self.harmonic),
             "average": _plain(self.average),
+            "LA": _plain(metrics.learning_accuracy(self.R)),
             "bwt": _plain(self.bwt),
             "forgetting": _plain(self.forgetting),
             "task_aware_accuracy": _plain(metrics.final_accuracy(self.matrices["task"])),

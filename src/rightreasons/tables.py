@@ -28,13 +28,17 @@ from rightreasons.reports.table import Table
 from rightreasons.stats import t_interval
 
 ACCURACY = (
-    *("accuracy", "first", "later", "harmonic", "ACC", "average", "bwt", "forgetting", "top5"),
+    *("accuracy", "first", "later", "harmonic", "ACC", "average"),
+    *("LA", "bwt", "forgetting", "top5"),
     "task_aware_accuracy",
 )
 POINTING = ("PG-ACC", "PG-BWT", "Pr_ii", "Pr_Ti", "Re_ii", "Re_Ti", "share")
 POINTING_TASK = tuple(f"{key}_task" for key in POINTING[:6])
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
-PAIRED = ("accuracy", "average", "bwt", "forgetting", "PG-ACC", "share", "drift_cosine")
+PAIRED = (
+    *("accuracy", "average", "LA", "bwt", "forgetting"),
+    *("PG-ACC", "share", "drift_cosine"),
+)
 SEEDS = ("accuracy", "average", "forgetting", "PG-ACC")
 
 

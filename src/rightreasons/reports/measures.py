@@ -26,6 +26,7 @@ MEASURES = {  # key in result.json
     "harmonic": Measure("harmonic mean of both"),
     "ACC": Measure("ACC, mean of tasks"),
     "average": Measure("average accuracy"),
+    "LA": Measure("LA, when just learned"),
     "bwt": Measure("BWT"),
     "forgetting": Measure("forgetting"),
     "top5": Measure("top-5 accuracy"),

@@ -34,13 +34,13 @@ from rightreasons.tables import (
 )
 
 COMPARED = (
-    *("accuracy", "first", "later", "harmonic", "average", "forgetting"),
+    *("accuracy", "first", "later", "harmonic", "average", "LA", "forgetting"),
     *("PG-ACC", "PG-BWT", "Pr_Ti", "Re_Ti"),
     *("share", "drift_cosine", "drift_iou"),
 )
 SEEDS = ("accuracy", "average", "forgetting", "PG-ACC", "drift_cosine")
 MEANS = (
-    *("accuracy", "first", "later", "harmonic", "average", "bwt", "forgetting"),
+    *("accuracy", "first", "later", "harmonic", "average", "LA", "bwt", "forgetting"),
     "task_aware_accuracy",
 )
 DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
