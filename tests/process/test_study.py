@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,20 @@ def killed(tmp_path_factory):
     done = rrr(folder)
     assert done.returncode == 0, done.stderr
     return folder, before, done
+
+
+def test_a_seed_that_another_cpu_has_begun_is_named(killed, tmp_path):
+    folder, *_ = killed
+    shutil.copytree(folder / "results", tmp_path / "results")
+    base = tmp_path / "results" / "records" / "methods" / "glyphs-spurious"
+    path = base / "er" / "1.json"
+    path.write_text(path.read_text("utf-8").replace('"cpu": "', '"cpu": "not '), "utf-8")
+    assert "rounds otherwise" not in rrr(tmp_path, "--plan").stdout  # nothing is left to compare
+    (base / "er+rrr" / "1.json").unlink()
+    (base / "er+rrr" / "0.json").unlink()
+    (said,) = [line for line in rrr(tmp_path, "--plan").stdout.splitlines() if "rounds" in line]
+    assert said.startswith("methods, glyphs-spurious, seed 1: 1 of its runs were made on not ")
+    assert said.endswith("remove methods/glyphs-spurious/er/1.json")
 
 
 def test_a_killed_study_goes_on_with_what_has_no_record(killed):

@@ -113,7 +113,7 @@ def _run_parts(
     runs = [run for part in parts for run in study.runs(part, chosen)]
     done = find_all(folders.records, runs)
     left = [run for run in runs if run not in done]
-    for line in summary(parts, runs, done, workers):
+    for line in [*summary(parts, runs, done, workers), *mixed(left, done, folders.records)]:
         console.print(line, soft_wrap=True, markup=False)
     if plan:
         return
@@ -197,6 +197,27 @@ def summary(
     by = f"{measured} of {len(left)} by runs that are done, the others by the study's estimate"
     lines.append(f"about {total / workers / 3600:.2f} hours with {workers} at a time ({by})")
     return lines
+
+
+def mixed(left: Sequence[Planned], done: dict[Planned, Record], records: Path) -> list[str]:
+    """A line for each seed that another kind of CPU has begun: it rounds otherwise, and what is to
+    be compared with its runs would differ from the first task on."""
+    import torch
+
+    here = torch.backends.cpu.get_cpu_capability()
+    elsewhere: dict[tuple[str, str, int], list[Record]] = {}
+    for run, record in done.items():
+        if record.cpu not in ("", here):
+            elsewhere.setdefault((run.part, run.benchmark, run.seed), []).append(record)
+    waiting = Counter((run.part, run.benchmark, run.seed) for run in left)
+    return [
+        f"{part}, {benchmark}, seed {seed}: {len(found)} of its runs were made on {found[0].cpu}, "
+        f"{waiting[part, benchmark, seed]} are left for this {here}, which rounds otherwise: their "
+        "first tasks differ. To have all of that seed from one, remove "
+        + ", ".join(record.path.relative_to(records).as_posix() for record in found)
+        for (part, benchmark, seed), found in elsewhere.items()
+        if waiting[part, benchmark, seed]
+    ]
 
 
 def expected(run: Planned, done: dict[Planned, Record]) -> float:

@@ -46,6 +46,11 @@ class Record:
         return str(self.content.get("diverged", ""))
 
     @property
+    def cpu(self) -> str:
+        """The kind that made it; nothing in records of older versions."""
+        return str(self.content["versions"].get("cpu", ""))
+
+    @property
     def run(self) -> RunData:
         """As a report sees a run folder."""
         return RunData(
@@ -53,7 +58,7 @@ class Record:
             self.content["config"],
             self.content.get("tasks", []),
             not self.diverged,
-            cpu=self.content["versions"].get("cpu", ""),
+            cpu=self.cpu,
         )
 
     @property
