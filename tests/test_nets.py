@@ -168,6 +168,21 @@ def test_a_net_that_asserts_the_size_of_its_images_is_asked_for_it():
     assert rr.net(Asserts(), size=48).pooled_linear
 
 
+def test_batch_statistics_are_the_batch_s_and_move_nothing():
+    """By hand: the first BatchNorm's output has mean 0 and deviation 1 a channel, whatever the
+    running statistics are, and these stay."""
+    net = rr.net("resnet8").train()
+    x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    with net.batch_statistics():
+        seen = net(x, taps=("bn1",)).maps["bn1"]
+    torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(16), atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen.var((0, 2, 3), correction=0), torch.ones(16), atol=1e-3, rtol=0)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in net.named_buffers())
+    net(x)
+    assert not torch.equal(net.module.bn1.running_mean, before["module.bn1.running_mean"])
+
+
 def test_frozen_statistics_come_back_even_after_an_error():
     net = rr.net("resnet8")
     net.train()

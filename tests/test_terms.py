@@ -182,7 +182,7 @@ def test_profiles_differ_and_fields_override_them():
     assert rr.RRR().weight == 1.0 and rr.RRR().reduction == "pixel_sum"
     released = rr.RRR(profile="released")
     assert (released.weight, released.rows, released.schedule) == (100.0, 10, "alternate")
-    assert released.detach_weights and not released.frozen
+    assert released.detach_weights and released.norm == "train"
     assert rr.RRR(profile="released", weight=3.0).weight == 3.0
 
 
@@ -266,6 +266,7 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
         (lambda: rr.RRR(cells="mean"), "expected full"),
         (lambda: rr.RRR(explain="smoothgrad", view="shared"), "rrr.view=canonical"),
         (lambda: rr.RRR(weight=float("nan")), "0 or more"),
+        (lambda: rr.Evidence(view="shared", bn="batch"), "type evidence.bn=train"),
         (lambda: rr.RRR(explain="backprop", target="a+b"), "2 layers.*backprop has one map"),
         (lambda: rr.RRR(profile="released", balance=True), "rrr.schedule=joint"),
         (lambda: rr.ER() + rr.RRR() + rr.RRR(), "already"),

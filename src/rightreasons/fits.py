@@ -72,7 +72,7 @@ def _check_terms(learner: Learner, net: Net, x: Tensor) -> None:
                 f"{term.name}.view is shared and {learner.name} replays nothing to share; "
                 f"type {term.name}.view=canonical"
             )
-    if len({term.frozen for term in learner.terms if term.view == "shared"}) > 1:
+    if len({term.norm for term in learner.terms if term.view == "shared"}) > 1:
         raise UserError("terms that share the forward have different bn; give them the same")
 
 

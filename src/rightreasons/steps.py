@@ -145,10 +145,10 @@ class Steps:
         """The learner's loss and its terms on one batch; with ``task``, terms draw its rows."""
         shared = [term for term in terms if term.view == "shared"]
         freeze = self.now.freeze_bn and where[0] != 0  # from the second task on
-        frozen = freeze or stage.params != "all" or any(term.frozen for term in shared)
+        frozen = freeze or stage.params != "all" or any(t.norm == "frozen" for t in shared)
         mine = own(batch)
         with span(FORWARD):
-            seen = self._see(mine.x, shared, frozen)
+            seen = self._see(mine.x, shared, "frozen" if frozen else "train")
         out = whole(seen, len(batch.y))
         with span(LOSS):
             loss = fit = self._number(self.learner.loss(self.net, out, batch, stage))
@@ -189,7 +189,7 @@ class Steps:
         """
         groups: dict[tuple[Any, ...], list[Term]] = {}
         for term in terms:
-            apart = (term.rows, term.frozen) if term.view != "shared" else ()
+            apart = (term.rows, term.norm) if term.view != "shared" else ()
             groups.setdefault((term.view, *apart), []).append(term)
         for alike in groups.values():
             if alike[0].view == "shared":
@@ -237,12 +237,12 @@ class Steps:
         """A forward for terms alone."""
         name = OWN_FORWARD.format("+".join(term.name for term in terms))
         with span(name):
-            return self._see(batch.x, terms, terms[0].frozen)
+            return self._see(batch.x, terms, terms[0].norm)
 
-    def _see(self, x: Tensor, terms: Sequence[Term], frozen: bool) -> Out:
+    def _see(self, x: Tensor, terms: Sequence[Term], norm: str) -> Out:
         """What the net says of images, in the run's precision, given on in float32."""
         half = self.train.precision == "bf16"
-        with self.net.frozen_statistics() if frozen else nullcontext():
+        with self.net.statistics(norm):
             with torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext():
                 out = self.net(x, taps=taps_of(terms))
             settle(self.net)

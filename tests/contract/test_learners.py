@@ -207,6 +207,8 @@ def test_terms_of_one_learner_share_a_forward(tiny_stream, tiny_net, tiny_train,
         ("evidence", {"view": "shared"}),
         ("evidence", {"view": "shared", "bn": "frozen"}),
         ("evidence", {"view": "ignore", "bn": "train"}),
+        ("evidence", {"view": "canonical", "bn": "batch"}),
+        ("rrr", {"view": "canonical", "bn": "batch", "target": "last_block"}),
     ],
 )
 def test_other_views_train(with_, options, plain, tiny_stream, tiny_net, tiny_train):
@@ -226,6 +228,17 @@ def test_the_shared_view_of_weight_zero_equals_the_plain_learner(
     result = rr.fit(joined, tiny_net, tiny_stream, train=tiny_train, progress=False)
     assert result.records[-1]["losses"][with_] > 0
     assert equal(weights(trained(plain, "er", tiny_stream, tiny_net, tiny_train)), weights(result))
+
+
+def test_a_forward_by_batch_statistics_of_weight_zero_leaves_the_running_ones_alone(
+    plain, tiny_stream, tiny_net, tiny_train
+):
+    joined = learner("er", term("evidence", bn="batch", weight=0.0))
+    result = rr.fit(joined, tiny_net, tiny_stream, train=tiny_train, progress=False)
+    assert result.records[-1]["losses"]["evidence"] > 0
+    base = trained(plain, "er", tiny_stream, tiny_net, tiny_train)
+    assert equal(weights(base), weights(result))
+    assert equal(dict(base.net.named_buffers()), dict(result.net.named_buffers()))
 
 
 def test_the_released_profile_makes_a_pass_over_the_memory_before_each_epoch(

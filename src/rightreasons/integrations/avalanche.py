@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from contextlib import nullcontext
 from importlib import metadata
 from typing import Any
 
@@ -163,7 +162,7 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
         """The term on some rows, before its weight."""
         net, feed, term = self._seeing(), self._feed(device), self.term
         batch = feed.explained(term.rows, (len(self.counts), "main", 0, step), None)
-        with net.frozen_statistics() if term.frozen else nullcontext():
+        with net.statistics(term.norm):
             out = net(batch.x, taps=term.taps)
         return term(net, out, batch, feed.columns(batch.row))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -17,7 +17,7 @@ Initialise = Callable[[nn.Module, torch.Generator], None]
 INPUT = (
     "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
 )
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+_BN, _DROPOUT = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
 
 
 class Net(nn.Module):
@@ -200,6 +200,12 @@ class Net(nn.Module):
             head.bias = nn.Parameter(head.bias.new_zeros(classes))
         head.out_features = classes
 
+    def statistics(self, norm: str) -> AbstractContextManager[None]:
+        """What BatchNorm does, inside: frozen, batch or train."""
+        if norm == "train":
+            return nullcontext()
+        return self.frozen_statistics() if norm == "frozen" else self.batch_statistics()
+
     @contextmanager
     def frozen_statistics(self) -> Iterator[None]:
         """BatchNorm by its running statistics and no dropout, inside; weights stay trainable.
@@ -207,14 +213,33 @@ class Net(nn.Module):
         A map then depends on its own image alone, not on its batch mates, and the running
         statistics are left as they are.
         """
-        switched = [m for m in self.modules() if isinstance(m, _NORMS) and m.training]
-        for part in switched:
-            part.training = False
-        try:
+        with _down(self._kinds(_BN, _DROPOUT), "training"):
             yield
-        finally:
-            for part in switched:
-                part.training = True
+
+    @contextmanager
+    def batch_statistics(self) -> Iterator[None]:
+        """BatchNorm by the batch, running statistics as they are, and no dropout, inside."""
+        with (
+            _down(self._kinds(_BN), "track_running_stats"),
+            _down(self._kinds(_DROPOUT), "training"),
+        ):
+            yield
+
+    def _kinds(self, *kinds: type[nn.Module]) -> list[nn.Module]:
+        return [part for part in self.modules() if isinstance(part, kinds)]
+
+
+@contextmanager
+def _down(parts: Sequence[nn.Module], flag: str) -> Iterator[None]:
+    """A flag is down, inside, wherever it is up."""
+    switched = [part for part in parts if getattr(part, flag)]
+    for part in switched:
+        setattr(part, flag, False)
+    try:
+        yield
+    finally:
+        for part in switched:
+            setattr(part, flag, True)
 
 
 class Pointwise(nn.Linear):

@@ -26,7 +26,7 @@ from rightreasons.types import Batch, Out
 DTYPES = ("float16", "float32", "uint8")
 REFERENCES = ("own", "shuffled", "cells", "noise")
 VIEWS = ("canonical", "shared", "ignore")
-BN = ("auto", "frozen", "train")
+BN = ("auto", "frozen", "batch", "train")
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Term(ABC):
     rows: int = 32
     """memory rows a step, in a forward of their own"""
     bn: str = "auto"
-    """BatchNorm by running statistics (frozen) or by the batch (train); auto: frozen in a forward
-    of its own, train in the shared one"""
+    """BatchNorm by running statistics (frozen), by the batch, or by the batch that also moves the
+    running statistics (train); auto: frozen in a forward of its own, train in the shared one"""
     balance: bool = False
     """let weight be a ratio of gradients: at each step the term's, at the last block, is so many
     times as long as that of the learner's loss"""
@@ -54,6 +54,11 @@ class Term(ABC):
         check_types(self, self.name)
         check_choice(self, "view", VIEWS)
         check_choice(self, "bn", BN)
+        if self.bn == "batch" and self.view == "shared":
+            raise UserError(
+                f"{self.name}.bn=batch is for a forward of the term's own, and the shared one is "
+                f"the learner's; type {self.name}.bn=train"
+            )
         if self.rows < 1:
             raise UserError(f"{self.name}.rows is {self.rows}, expected at least 1")
         if not 0 <= self.weight < math.inf:
@@ -65,9 +70,11 @@ class Term(ABC):
         return ()
 
     @property
-    def frozen(self) -> bool:
-        """Does the forward use running statistics?"""
-        return self.bn == "frozen" or (self.bn == "auto" and self.view != "shared")
+    def norm(self) -> str:
+        """What BatchNorm does in the forward: frozen, batch or train."""
+        if self.bn != "auto":
+            return self.bn
+        return "train" if self.view == "shared" else "frozen"
 
     @property
     def apart(self) -> float | None:

@@ -216,7 +216,7 @@ class RRR(Term):
         super().check(net, x)
         with torch.no_grad():
             net(x, taps=self.taps)  # a layer without maps is refused before anything else
-        if self.view == "shared" and not self.frozen and self._by_slope(net):
+        if self.view == "shared" and self.norm != "frozen" and self._by_slope(net):
             last = net.pooled_linear and self.explain == "gradcam"
             other = "rrr.target=last_block or rrr.bn=frozen" if last else "rrr.bn=frozen"
             what = f"rrr.target={self.target}" if self.explain == "gradcam" else self.explain
