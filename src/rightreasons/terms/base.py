@@ -46,7 +46,7 @@ class Term(ABC):
     running statistics (train); auto: frozen in a forward of its own, train in the shared one"""
     balance: bool = False
     """let weight be a ratio of gradients: at each step the term's, at the last block, is so many
-    times as long as that of the learner's loss"""
+    times as long as that of the learner's loss, however small it would be"""
 
     name: ClassVar[str]
 
