@@ -142,6 +142,9 @@ def test_a_pair_of_two_kinds_of_cpu_is_named(place):
     content["versions"]["cpu"] = "AVX1024"
     path.write_text(json.dumps(content), "utf-8")
     assert "two kinds of CPU, so that first tasks differ: er+rrr - er (seed 1)." in page(place)
+    del content["versions"]["cpu"]  # an older record does not know, so nothing is said
+    path.write_text(json.dumps(content), "utf-8")
+    assert "kinds of CPU" not in page(place)
 
 
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):

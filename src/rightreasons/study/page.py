@@ -211,8 +211,8 @@ def other_cpu(both: Sequence[Pair]) -> str:
     otherwise is another one after a task, so that what both begin with is no longer the same."""
     found = []
     for line, base in both:
-        there = {run.seed: run.cpu for run in base.runs}
-        seeds = [str(r.seed) for r in line.runs if r.cpu != there.get(r.seed, r.cpu)]
+        there = {run.seed: run.cpu for run in base.runs if run.cpu}  # older records do not know
+        seeds = [str(r.seed) for r in line.runs if r.cpu and r.cpu != there.get(r.seed, r.cpu)]
         found += [f"{line.label} - {base.label} (seed {', '.join(seeds)})"] if seeds else []
     if not found:
         return ""
