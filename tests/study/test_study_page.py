@@ -133,18 +133,23 @@ def add_part(study, folder, made_up, rows):
     return wider
 
 
-def test_a_pair_of_two_kinds_of_cpu_is_named(place):
+def made_on(place, kinds):
+    """Let the runs of seed 1 have been made on these kinds of CPU, row by row."""
     study, folder = place
-    assert "kinds of CPU" not in page(place)
-    run = next(r for r in study.runs("methods", CHOSEN) if (r.row, r.seed) == ("er", 1))
-    path = path_of(folder / "records", run)
-    content = json.loads(path.read_text("utf-8"))
-    content["versions"]["cpu"] = "AVX1024"
-    path.write_text(json.dumps(content), "utf-8")
+    for run in study.runs("methods", CHOSEN):
+        if run.seed == 1:
+            path = path_of(folder / "records", run)
+            content = json.loads(path.read_text("utf-8"))
+            content["versions"] = {"cpu": kinds[run.row]} if kinds[run.row] else {}
+            path.write_text(json.dumps(content), "utf-8")
+
+
+def test_a_pair_of_two_kinds_of_cpu_is_named(place):
+    made_on(place, {"er": "AVX2", "er+rrr": "AVX512"})
     assert "two kinds of CPU, so that first tasks differ: er+rrr - er (seed 1)." in page(place)
-    del content["versions"]["cpu"]  # an older record does not know, so nothing is said
-    path.write_text(json.dumps(content), "utf-8")
-    assert "kinds of CPU" not in page(place)
+    for other in ("AVX2", ""):  # the same, or an older record that does not know
+        made_on(place, {"er": "AVX2", "er+rrr": other})
+        assert "kinds of CPU" not in page(place)
 
 
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):
