@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+import rightreasons as rr
 from rightreasons.errors import Damaged
 from rightreasons.study import tune
-from rightreasons.study.plan import Study
+from rightreasons.study.plan import DEFAULT, Study, load
 from rightreasons.study.records import path_of, write_record
 from rightreasons.study.tune import choose, read_chosen, write_chosen
 
@@ -47,6 +49,32 @@ def test_what_is_chosen_is_kept_with_its_numbers(made_up, study, tmp_path):
         ["rrr", "rrr.weight=0.1", "40.0", "40.0", ""],
         ["rrr", "rrr.weight=1", "60.0", "60.0", "chosen, at the edge"],
     ]
+
+
+def test_a_default_is_the_best_over_data_sets_of_what_was_tried_on_all(tiny):
+    tiny["benchmarks"]["glyphs-small"] = {}
+    study = Study("tiny", tiny)
+    tries = {
+        "glyphs-spurious": {"rrr": {"0.1": [0.5, 0.7], "1": [0.65, 0.65]}},
+        "glyphs-small": {"rrr": {"0.1": [0.9], "1": [0.8]}},
+    }
+    assert tune.defaults(study, {"tries": tries}) == {"rrr": 0.1}
+    assert tune.default_table(study, {"tries": tries}).rows == [
+        ["rrr", "rrr.weight=0.1", "75.0", "60.0, 90.0", "the default"],
+        ["rrr", "rrr.weight=1", "72.5", "65.0, 80.0", ""],
+    ]
+    del tries["glyphs-small"]
+    assert tune.defaults(study, {"tries": tries}) == {}
+
+
+def test_the_default_weights_are_those_that_the_study_chose():
+    docs = Path(__file__).parents[2] / "docs" / "results"
+    content = json.loads((docs / "tuned.json").read_text("utf-8"))
+    assert tune.defaults(load(DEFAULT), content) == {
+        "rrr": rr.RRR(profile="recommended").weight,
+        "evidence": rr.Evidence().weight,
+        "logits": rr.Logits().weight,
+    }
 
 
 def test_nothing_is_chosen_before_every_try_has_every_seed(made_up, study, tmp_path):

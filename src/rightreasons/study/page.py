@@ -16,7 +16,7 @@ from rightreasons.runfiles import write
 from rightreasons.stats import t_interval
 from rightreasons.study.plan import TUNING, Chosen, Row, Study
 from rightreasons.study.records import Record, find_all
-from rightreasons.study.tune import read_chosen
+from rightreasons.study.tune import default_table, read_chosen
 from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import (
     ENOUGH,
@@ -75,7 +75,8 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     if chosen.exists():
         content = json.loads(chosen.read_text("utf-8"))
-        found["tuning"] = "\n".join(t.markdown() for t in tuning_tables(study, content))
+        made = [default_table(study, content), *tuning_tables(study, content)]
+        found["tuning"] = "\n".join(t.markdown() for t in made if t.rows)
     values = read_chosen(chosen)
     lines: Lines = {}
     failures: list[str] = []

@@ -114,7 +114,39 @@ def tables(study: Study, content: dict[str, Any]) -> list[Table]:
     return made
 
 
+def defaults(study: Study, content: dict[str, Any]) -> dict[str, float]:
+    """Side -> the value with the highest mean over data sets, of sides tried on all of them."""
+    return {name: choose(means) for name, means in _everywhere(study, content).items()}
+
+
+def default_table(study: Study, content: dict[str, Any]) -> Table:
+    """The mean of every try over data sets, and what becomes a default by it."""
+    chosen = defaults(study, content)
+    rows = []
+    for name, tries in _everywhere(study, content).items():
+        key = study.side(name)[1].key
+        for value, numbers in tries.items():
+            mark = "the default" if value == chosen[name] else ""
+            rows.append([name, f"{key}={value:g}", *percents(numbers), mark])
+    head = ["side", "try", "mean", ", ".join(study.benchmarks), ""]
+    return Table(TITLE.format("all data sets"), head, rows)
+
+
+def _everywhere(study: Study, content: dict[str, Any]) -> dict[str, dict[float, list[float]]]:
+    """Side -> value -> its mean on each data set, of the sides that were tried on all of them."""
+    tries = content["tries"]
+    first = tries.get(next(iter(study.benchmarks)), {})
+    names = [name for name in first if all(name in tries.get(b, {}) for b in study.benchmarks)]
+    return {
+        name: {
+            float(value): [mean(tries[b][name][value]) for b in study.benchmarks]
+            for value in first[name]
+        }
+        for name in names
+    }
+
+
 def percents(numbers: Sequence[float]) -> list[str]:
-    """The mean of a try over its seeds, and every seed."""
+    """The mean of a try over its seeds (or data sets), and each of them."""
     each = ", ".join(f"{100 * number:.1f}" for number in numbers)
     return [f"{100 * mean(numbers):.1f}", each]
