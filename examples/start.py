@@ -1,7 +1,7 @@
 import rightreasons as rr
 
 stream = rr.stream("glyphs", tasks=2, classes=6, train=100, test=30)  # letters over clutter
-learner = rr.ER(memory=rr.Memory(30)) + rr.Evidence(view="shared")  # or + rr.RRR(weight=1)
+learner = rr.ER(memory=rr.Memory(30)) + rr.Evidence()  # or + rr.RRR(profile="recommended")
 train = rr.Train(epochs=6, batch=16, optimiser="adamw", lr=3e-3, threads=1)
 
 result = rr.fit(learner, rr.net("resnet8"), stream, train=train, run="runs/start", seed=0)

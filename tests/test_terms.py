@@ -199,6 +199,32 @@ def test_only_correct_leaves_out_rows_that_were_wrong(tiny_net):
     assert some.item() == pytest.approx(expected.item())
 
 
+@pytest.mark.parametrize(
+    ("learner", "term", "view"),
+    [
+        (rr.ER(), rr.Evidence(), "shared"),
+        (rr.ER(), rr.Logits(), "shared"),
+        (rr.ER(), rr.Activations(bn="train"), "shared"),
+        (rr.BiC(), rr.RRR(profile="recommended"), "shared"),
+        (rr.TOPIC(), rr.Evidence(), "shared"),
+        (rr.TOPIC(cache=True), rr.Evidence(), "canonical"),  # it forwards no image
+        (rr.LwF(), rr.Evidence(), "canonical"),
+        (rr.Finetune(), rr.RRR(profile="recommended"), "canonical"),
+        (rr.ER(), rr.Evidence(view="canonical"), "canonical"),
+        (rr.ER(), rr.Evidence(bn="batch"), "canonical"),
+        (rr.ER(), rr.RRR(profile="recommended", bn="frozen"), "canonical"),
+        (rr.ER(), rr.RRR(profile="recommended", explain="smoothgrad"), "canonical"),
+        (rr.ER(), rr.RRR(profile="recommended", target="paper"), "canonical"),
+        (rr.ER(), rr.RRR(profile="recommended", schedule="alternate"), "canonical"),
+        (rr.ER(), rr.RRR(), "canonical"),  # the paper's
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_view_that_is_left_open_is_settled_beside_the_learner(learner, term, view):
+    (joined,) = (learner + term).terms
+    assert (joined.view, replace(joined, view=term.view)) == (view, term)
+
+
 @pytest.mark.parametrize("kind", [rr.RRR, rr.Evidence])
 def test_the_shared_view_with_identity_geometry_is_zero_right_after_storing(tiny_net, kind):
     options = {"target": "last_block"} if kind is rr.RRR else {}

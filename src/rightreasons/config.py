@@ -108,7 +108,7 @@ def benchmarks() -> dict[str, dict[str, Any]]:
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """What a learner has of its own, by learner and benchmark; ``any`` holds for all of them."""
+    """What a learner has of its own, by learner and benchmark."""
     return copy.deepcopy(_presets("methods"))
 
 
@@ -135,7 +135,7 @@ def resolve(
         raise _no_benchmark(benchmark, list(known))
     learner, terms = split_method(method)
     own = methods().get(learner, {})
-    layers = [known[benchmark], own.get("any", {}), own.get(benchmark, {})]
+    layers = [known[benchmark], own.get(benchmark, {})]
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = {k: v for layer in layers for k, v in (layer.get(section) or {}).items()}

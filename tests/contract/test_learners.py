@@ -26,8 +26,8 @@ def learner(name, *terms):
     return made
 
 
-def term(name, **options):
-    return find("term", TERMS, name)(rows=4, **options)
+def term(name, view="canonical", **options):
+    return find("term", TERMS, name)(rows=4, view=view, **options)
 
 
 def weights(result):

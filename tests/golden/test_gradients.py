@@ -23,7 +23,7 @@ PATHS = (
 TERMS = {
     "": lambda: (),
     "rrr": lambda: (rr.RRR(rows=6, dtype="float32"),),
-    "evidence": lambda: (rr.Evidence(rows=6, weight=1.0, dtype="float32"),),
+    "evidence": lambda: (rr.Evidence(rows=6, view="canonical", weight=1.0, dtype="float32"),),
     "evidence shared": lambda: (rr.Evidence(view="shared", weight=1.0, dtype="float32"),),
 }
 REPLAYING = [name for name in LEARNERS if find("method", LEARNERS, name).replays]

@@ -43,7 +43,7 @@ CASES: dict[Setting, dict[str, Term | None]] = {
         "er again (A/A)": None,
         LAST: last_block(),
         "evidence, shared, 100 classes": Evidence(view="shared"),
-        "evidence, canonical, 100 classes": Evidence(),
+        "evidence, canonical, 100 classes": Evidence(view="canonical"),
         "logits, shared": Logits(view="shared"),
         **{f"rrr, {name}, canonical": RRR(explain=name) for name in EXPLAINERS},
     },

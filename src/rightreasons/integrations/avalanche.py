@@ -90,7 +90,7 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if term.view != "canonical" or term.apart:
+        if term.view not in ("auto", "canonical") or term.apart:
             raise UserError(
                 f"{term.name}.view is {term.view}, and Avalanche does not say which crop an image "
                 "had; pass a term with view='canonical' and a joint schedule"

@@ -59,6 +59,7 @@ class Learner:
         if not isinstance(self.memory, Memory):
             raise UserError(f"memory is {self.memory!r}, expected rr.Memory(200)")
         check_types(self, self.name, skip=("memory", "terms"))
+        self.terms = tuple(term.beside(self.shares) for term in self.terms)
         names = [term.name for term in self.terms]
         if len(set(names)) < len(names):
             raise UserError(f"{self.method} has a term twice; it has {names[-1]!r} already")
@@ -76,6 +77,11 @@ class Learner:
     def method(self) -> str:
         """The method's word, such as ``er+rrr``."""
         return "+".join([self.name, *(term.name for term in self.terms)])
+
+    @property
+    def shares(self) -> bool:
+        """Are replayed images forwarded, so that a term can share it?"""
+        return self.replays
 
     @property
     def remembers(self) -> bool:

@@ -104,6 +104,10 @@ class TOPIC(Learner):
                 f"{term}.view=canonical"
             )
 
+    @property
+    def shares(self) -> bool:
+        return not self.cache
+
     def check(self, net: Net, tasks: Sequence[Task]) -> None:
         if self.cache and not net.pooled_linear:
             raise UserError(

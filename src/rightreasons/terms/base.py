@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -25,7 +25,7 @@ from rightreasons.types import Batch, Out
 
 DTYPES = ("float16", "float32", "uint8")
 REFERENCES = ("own", "shuffled", "cells", "noise")
-VIEWS = ("canonical", "shared", "ignore")
+VIEWS = ("auto", "canonical", "shared", "ignore")
 BN = ("auto", "frozen", "batch", "train")
 
 
@@ -37,8 +37,9 @@ class Term(ABC):
     """multiplies the loss, whose reduction each term states"""
     view: str = "canonical"
     """canonical: images as they are, in a forward of their own; shared: the learner's forward of
-    replayed images, stored maps following crop and flip; ignore: augmented images, maps that do not
-    follow (the authors' mismatch, for ablation)"""
+    replayed images, stored maps following crop and flip; auto: shared if the learner replays and
+    the explanation can follow, else canonical; ignore: augmented images, maps that do not follow
+    (the authors' mismatch, for ablation)"""
     rows: int = 32
     """memory rows a step, in a forward of their own"""
     bn: str = "auto"
@@ -75,6 +76,18 @@ class Term(ABC):
         if self.bn != "auto":
             return self.bn
         return "train" if self.view == "shared" else "frozen"
+
+    @property
+    def can_share(self) -> bool:
+        """May a view that was left open be the shared one? Statistics of its own need a forward of
+        its own."""
+        return self.bn in ("auto", "train")
+
+    def beside(self, shares: bool) -> Term:
+        """The term as it joins a learner, whose forward it can share or not."""
+        if self.view != "auto":
+            return self
+        return replace(self, view="shared" if shares and self.can_share else "canonical")
 
     @property
     def apart(self) -> float | None:

@@ -22,6 +22,7 @@ class Logits(Term):
     """Control: remember the logits (as DER does, Buzzega et al. 2020), without a place."""
 
     weight: float = 0.1
+    view: str = "auto"
 
     name: ClassVar[str] = "logits"
 
@@ -44,6 +45,7 @@ class Activations(Term):
     """
 
     weight: float = 0.1
+    view: str = "auto"
     target: str = "last_block"
     """paper, last_block, or the name of a layer"""
     cells: str | int = "full"

@@ -38,6 +38,7 @@ class Evidence(Term):
     """
 
     weight: float = 0.1
+    view: str = "auto"
     bias: bool = True
     """count the head's bias"""
     classes: str | int = "all"

@@ -76,7 +76,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     # (docs/results/README.md: the tuning pools, where nothing is reported on)
     "recommended": {
         "weight": 0.3,
-        "view": "shared",
+        "view": "auto",
         "rows": 32,
         "bn": "auto",
         "target": "last_block",
@@ -206,6 +206,12 @@ class RRR(Term):
         return self.cells != "full"
 
     @property
+    def can_share(self) -> bool:
+        """What the net at hand must say is asked in `check`."""
+        closed = self.explain == "gradcam" and self.target == "last_block"
+        return closed and self.schedule == "joint" and super().can_share
+
+    @property
     def apart(self) -> float | None:
         return self.alternate_lr if self.schedule == "alternate" else None
 
@@ -219,7 +225,7 @@ class RRR(Term):
             net(x, taps=self.taps)  # a layer without maps is refused before anything else
         if self.view == "shared" and self.norm != "frozen" and self._by_slope(net):
             last = net.pooled_linear and self.explain == "gradcam"
-            other = "rrr.target=last_block or rrr.bn=frozen" if last else "rrr.bn=frozen"
+            other = f"{'rrr.target=last_block or ' if last else ''}rrr.view=canonical"
             what = f"rrr.target={self.target}" if self.explain == "gradcam" else self.explain
             raise UserError(
                 f"rrr.view=shared with {what} may mix images through the batch "
