@@ -212,7 +212,7 @@ def test_only_correct_leaves_out_rows_that_were_wrong(tiny_net):
         (rr.Finetune(), rr.RRR(profile="recommended"), "canonical"),
         (rr.ER(), rr.Evidence(view="canonical"), "canonical"),
         (rr.ER(), rr.Evidence(bn="batch"), "canonical"),
-        (rr.ER(), rr.RRR(profile="recommended", bn="frozen"), "canonical"),
+        (rr.ER(), rr.RRR(profile="recommended", bn="frozen"), "shared"),
         (rr.ER(), rr.RRR(profile="recommended", explain="smoothgrad"), "canonical"),
         (rr.ER(), rr.RRR(profile="recommended", target="paper"), "canonical"),
         (rr.ER(), rr.RRR(profile="recommended", schedule="alternate"), "canonical"),
@@ -223,6 +223,19 @@ def test_only_correct_leaves_out_rows_that_were_wrong(tiny_net):
 def test_a_view_that_is_left_open_is_settled_beside_the_learner(learner, term, view):
     (joined,) = (learner + term).terms
     assert (joined.view, replace(joined, view=term.view)) == (view, term)
+
+
+class Counting(rr.Evidence):
+    """A term of somebody's, with a constructor and an attribute of its own."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times_ = times
+
+
+def test_a_term_of_ones_own_is_settled_with_all_that_it_has():
+    (joined,) = (rr.ER() + Counting(3)).terms
+    assert (joined.view, joined.times_) == ("shared", 3)
 
 
 @pytest.mark.parametrize("kind", [rr.RRR, rr.Evidence])
@@ -292,7 +305,10 @@ def test_cells_from_outside_the_image_are_masked(tiny_net):
         (lambda: rr.RRR(cells="mean"), "expected full"),
         (lambda: rr.RRR(explain="smoothgrad", view="shared"), "rrr.view=canonical"),
         (lambda: rr.RRR(weight=float("nan")), "0 or more"),
-        (lambda: rr.Evidence(view="shared", bn="batch"), "type evidence.bn=train"),
+        (
+            lambda: rr.Evidence(view="shared", bn="batch"),
+            "type evidence.view=canonical, or evidence.bn=train",
+        ),
         (lambda: rr.RRR(explain="backprop", target="a+b"), "2 layers.*backprop has one map"),
         (lambda: rr.RRR(profile="released", balance=True), "rrr.schedule=joint"),
         (lambda: rr.ER() + rr.RRR() + rr.RRR(), "already"),

@@ -67,8 +67,8 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
     Trains er, er+rrr and er+evidence on the embedded data set glyphs-small, matched, two runs at a
     time, about three minutes on two cores; prints what came out, leaves the runs in a folder and
-    writes their page, as rrr report does. View and weights are the defaults, which follow from a
-    study on four data sets (docs/results/README.md).
+    writes their page, as rrr report does. Their weights are the defaults, which a study chose on
+    four data sets (docs/results/README.md).
 
     Example: rrr demo
 
@@ -83,7 +83,7 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 
     # from seed 5 on: the benchmark's settings were chosen while looking at seeds 0 to 4
     compare("glyphs-small", ["er", "er+rrr", "er+evidence"], ["seed=5"], seeds=seeds, out=out)
-    print("\nView and weights are the defaults, which a study chose (docs/results/README.md).")
+    print("\nThe weights of rrr and evidence are those that a study chose on four data sets.")
     _write_report([out], None, paper=False, tensorboard=False)
 
 

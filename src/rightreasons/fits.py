@@ -67,13 +67,18 @@ def _check_crop(train: Train, x: Tensor) -> None:
 def _check_terms(learner: Learner, net: Net, x: Tensor) -> None:
     for term in learner.terms:
         term.check(net, x)
-        if term.view == "shared" and not learner.replays:
+        if term.view == "shared" and not learner.shares:
             raise UserError(
                 f"{term.name}.view is shared and {learner.name} replays nothing to share; "
                 f"type {term.name}.view=canonical"
             )
-    if len({term.norm for term in learner.terms if term.view == "shared"}) > 1:
-        raise UserError("terms that share the forward have different bn; give them the same")
+    norms = {term.name: term.norm for term in learner.terms if term.view == "shared"}
+    if len(set(norms.values())) > 1:
+        said = ", ".join(f"{name} {norm}" for name, norm in norms.items())
+        raise UserError(
+            f"terms that share the forward have different bn ({said}); give them the same, or all "
+            f"but one view=canonical"
+        )
 
 
 def _check_batches(learner: Learner, train: Train, feed: Feed) -> None:

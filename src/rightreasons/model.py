@@ -25,6 +25,7 @@ from rightreasons.config import (
     learner_of,
     make,
     override,
+    sections,
 )
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
@@ -302,6 +303,7 @@ def extend(
         override(changed, word)
     check_changes(model.config, changed, "an extension")
     learner = learner_of(changed)
+    changed |= sections(learner)
     if any(s.pool.past for s in learner.stages(old[-1])) and not all(len(t.train) for t in old):
         raise UserError(
             f"{learner.name} trains on the images of all tasks, and those of the run were not "

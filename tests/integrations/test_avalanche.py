@@ -284,7 +284,10 @@ def test_a_model_that_cannot_be_explained(benchmark):
 
 
 def test_views_and_words_that_do_not_go_together():
-    refused(lambda: plugins.RRRPlugin(rr.RRR(profile="recommended")), "rrr.view is shared")
+    shared = rr.RRR(profile="recommended", view="shared")
+    refused(lambda: plugins.RRRPlugin(shared), "rrr.view is shared")
+    for term in (rr.RRR(profile="recommended"), rr.Evidence()):  # left open
+        assert plugins.TermPlugin(term).term.view == "canonical"
     refused(lambda: plugins.RRRPlugin(rr.RRR(profile="released")), "rrr.view is ignore")
     refused(lambda: plugins.RRRPlugin(memory="own"), "expected a number of rows or 'strategy'")
 

@@ -89,7 +89,8 @@ def learners(maps: str = "float16"):
         "er+rrr released": rr.ER(memory)
         + rr.RRR(profile="released", weight=1.0, rows=3, dtype=maps),
         "er+evidence": rr.ER(memory) + rr.Evidence(rows=5, view="canonical", dtype=maps),
-        "er+evidence balanced": rr.ER(memory) + rr.Evidence(balance=True, rows=5, dtype=maps),
+        "er+evidence balanced": rr.ER(memory)
+        + rr.Evidence(balance=True, rows=5, view="canonical", dtype=maps),
         "ewc+rrr": rr.EWC(memory, weight=10.0) + rr.RRR(**paper),
         "eeil+rrr": rr.EEIL(herded) + rr.RRR(**paper),
         "bic": rr.BiC(herded),

@@ -56,8 +56,7 @@ def test_the_example_is_listed_shown_and_passes_its_own_tests(installed, tmp_pat
 
 
 def test_the_example_runs_and_goes_on(installed, tmp_path):
-    words = ("run", "glyphs-small", "slow+rrr", *TINY, "slow.pull=0.25")
-    words += ("rrr.explain=hirescam", "rrr.view=canonical")
+    words = ("run", "glyphs-small", "slow+rrr", *TINY, "slow.pull=0.25", "rrr.explain=hirescam")
     whole = rrr(*words, "--out", "whole", cwd=tmp_path, beside=installed)
     assert whole.returncode == 0, whole.stderr
     cut = rrr(*words, "--out", "cut", cwd=tmp_path, beside=installed)

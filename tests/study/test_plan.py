@@ -11,6 +11,10 @@ from rightreasons.errors import UserError
 from rightreasons.paper import paper_tables
 from rightreasons.study.drive import Folders, _pretended
 from rightreasons.study.plan import DEFAULT, Study, load, studies
+from rightreasons.study.records import find_all
+from rightreasons.study.tune import read_chosen
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,18 @@ def test_every_row_and_side_of_a_shipped_study_is_a_config(name):
         for row in rows.values():
             for table, *names in row.paper.values():
                 assert set(names) <= tables[table]
+
+
+@pytest.mark.parametrize("name", studies())
+def test_defaults_may_change_but_the_runs_of_shipped_records_do_not(name):
+    """Presets name what their results were made with: a record of another config is refused."""
+    study, folders = load(name), Folders(Path("runs"), RESULTS / "records")
+    chosen = _pretended(study, read_chosen(folders.chosen(name)))
+    found = {}
+    for part in study.names:
+        runs = study.runs(part, chosen)
+        found |= find_all(folders.records, [run for run in runs if run.seed == runs[0].seed])
+    assert found
 
 
 def test_no_two_shipped_studies_share_a_record_a_choice_or_a_page():

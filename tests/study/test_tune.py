@@ -60,7 +60,7 @@ def test_a_default_is_the_best_over_data_sets_of_what_was_tried_on_all(tiny):
     }
     assert tune.defaults(study, {"tries": tries}) == {"rrr": 0.1}
     assert tune.default_table(study, {"tries": tries}).rows == [
-        ["rrr", "rrr.weight=0.1", "75.0", "60.0, 90.0", "the default"],
+        ["rrr", "rrr.weight=0.1", "75.0", "60.0, 90.0", "highest"],
         ["rrr", "rrr.weight=1", "72.5", "65.0, 80.0", ""],
     ]
     del tries["glyphs-small"]

@@ -68,7 +68,7 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
     Parameters
     ----------
     term
-        Its weight, rows a step and the rest; the view must be canonical.
+        Its weight, rows a step and the rest; the view must be canonical, or left open.
     memory
         How many images are remembered beside their explanations, or a `Memory`. With ``strategy``
         the rows are those of the strategy's own buffer (replay, iCaRL), and only explanations are

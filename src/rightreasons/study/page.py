@@ -75,7 +75,8 @@ def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     if chosen.exists():
         content = json.loads(chosen.read_text("utf-8"))
-        made = [default_table(study, content), *tuning_tables(study, content)]
+        made = [*tuning_tables(study, content)]
+        made += [default_table(study, content)] if len(study.benchmarks) > 1 else []
         found["tuning"] = "\n".join(t.markdown() for t in made if t.rows)
     values = read_chosen(chosen)
     lines: Lines = {}

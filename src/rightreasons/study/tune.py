@@ -120,13 +120,13 @@ def defaults(study: Study, content: dict[str, Any]) -> dict[str, float]:
 
 
 def default_table(study: Study, content: dict[str, Any]) -> Table:
-    """The mean of every try over data sets, and what becomes a default by it."""
+    """The mean of every try over data sets, and the highest: what becomes a default."""
     chosen = defaults(study, content)
     rows = []
     for name, tries in _everywhere(study, content).items():
         key = study.side(name)[1].key
         for value, numbers in tries.items():
-            mark = "the default" if value == chosen[name] else ""
+            mark = "highest" if value == chosen[name] else ""
             rows.append([name, f"{key}={value:g}", *percents(numbers), mark])
     head = ["side", "try", "mean", ", ".join(study.benchmarks), ""]
     return Table(TITLE.format("all data sets"), head, rows)

@@ -6,10 +6,11 @@ names, and hands over what came out beside the rows' columns.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -58,7 +59,7 @@ class Term(ABC):
         if self.bn == "batch" and self.view == "shared":
             raise UserError(
                 f"{self.name}.bn=batch is for a forward of the term's own, and the shared one is "
-                f"the learner's; type {self.name}.bn=train"
+                f"the learner's; type {self.name}.view=canonical, or {self.name}.bn=train"
             )
         if self.rows < 1:
             raise UserError(f"{self.name}.rows is {self.rows}, expected at least 1")
@@ -79,15 +80,16 @@ class Term(ABC):
 
     @property
     def can_share(self) -> bool:
-        """May a view that was left open be the shared one? Statistics of its own need a forward of
-        its own."""
-        return self.bn in ("auto", "train")
+        """May a view that was left open be the shared one?"""
+        return self.bn != "batch"
 
     def beside(self, shares: bool) -> Term:
         """The term as it joins a learner, whose forward it can share or not."""
         if self.view != "auto":
             return self
-        return replace(self, view="shared" if shares and self.can_share else "canonical")
+        joined = copy.copy(self)
+        joined.view = "shared" if shares and self.can_share else "canonical"
+        return joined
 
     @property
     def apart(self) -> float | None:
