@@ -132,6 +132,10 @@ def test_only_takes_parts_and_their_tuning(shipped):
         (lambda s: s["parts"]["methods"].update(row={}), "unknown key 'tiny.parts.methods.row'"),
         (lambda s: s["parts"]["methods"]["rows"]["er"].update(tuned="rr"), "did you mean 'rrr'"),
         (lambda s: s["parts"]["methods"]["rows"]["er"].update(against=["x"]), "unknown row"),
+        (
+            lambda s: s["parts"]["methods"].update(figure={"er": ["x"]}),
+            "unknown row of part methods",
+        ),
         (lambda s: s["parts"]["methods"].update(benchmarks=["glyphs"]), "unknown benchmark"),
         (lambda s: s["parts"].update(more=s["parts"]["methods"]), "two sides 'rrr'"),
     ],

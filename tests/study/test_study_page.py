@@ -10,8 +10,10 @@ from statistics import mean
 import pytest
 
 from rightreasons.errors import Diverged
+from rightreasons.reports.read import Line
 from rightreasons.stats import t_interval
 from rightreasons.study.page import placed, write_page
+from rightreasons.study.picture import draw, gaps_of
 from rightreasons.study.plan import Study
 from rightreasons.study.records import find, path_of, write_record
 
@@ -150,6 +152,40 @@ def test_a_pair_of_two_kinds_of_cpu_is_named(place):
     for other in ("AVX2", ""):  # the same, or an older record that does not know
         made_on(place, {"er": "AVX2", "er+rrr": other})
         assert "kinds of CPU" not in page(place)
+
+
+def test_a_part_has_the_picture_that_its_file_asks_for(place):
+    study, folder = place
+    assert "matched differences with 95 % intervals" in page(place)
+    assert "](tiny-methods.svg)" in page(place)
+    first = (folder / "tiny-methods.svg").read_bytes()
+    page(place)
+    assert (folder / "tiny-methods.svg").read_bytes() == first  # nothing to commit
+    lift(place, [0.2, 0.1])
+    page(place)
+    assert (folder / "tiny-methods.svg").read_bytes() != first
+
+
+def test_a_picture_shows_pairs_of_two_seeds_or_more(place):
+    study, folder = place
+    er, rrr = accuracy(place, "er"), accuracy(place, "er+rrr")
+    found = [find(folder / "records", run) for run in study.runs("methods", CHOSEN)]
+    rows = {
+        name: Line(name, [record.run for record in found if record.content["row"] == name])
+        for name in ("er", "er+rrr")
+    }
+    figure = {"er": ["er+rrr", "bic"], "joint": ["er"]}
+    gaps = gaps_of(figure, rows)
+    assert gaps == {"er+rrr - er": pytest.approx([b - a for a, b in zip(er, rrr, strict=True)])}
+    axes = draw({"glyphs-spurious": gaps}).axes[0]
+    low, high = t_interval(gaps["er+rrr - er"])
+    assert [list(line.get_xdata()) for line in axes.lines[1:3]] == [
+        [low, high],
+        [mean(gaps["er+rrr - er"])],
+    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["er+rrr - er"]
+    rows["er"].runs.pop()
+    assert gaps_of(figure, rows) == {}
 
 
 def test_words_by_hand_are_kept_and_tables_are_written_anew(place):

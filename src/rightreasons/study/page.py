@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
@@ -14,6 +15,7 @@ from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
 from rightreasons.stats import t_interval
+from rightreasons.study.picture import drawn, gaps_of
 from rightreasons.study.plan import TUNING, Chosen, Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import default_table, read_chosen
@@ -47,18 +49,46 @@ DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
 Rows = Mapping[str, Line]  # of a part on a benchmark, by name
 Lines = dict[str, dict[str, dict[str, Line]]]  # benchmark -> part -> row
 Pair = tuple[Line, Line]
+SHOWN = "matched differences with 95 % intervals, filled where they leave out zero"
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
+
+
+@dataclass
+class Found:
+    """What the records say."""
+
+    lines: Lines = field(default_factory=dict)
+    status: list[str] = field(default_factory=list)
+    """how much of each part has ended"""
+    failures: list[str] = field(default_factory=list)
+    """runs that diverged"""
 
 
 def write_page(study: Study, records: Path, chosen: Path, page: Path) -> None:
     """Every generated section in its place; a section that the page lacks comes at its end."""
-    sections = _sections(study, records, chosen)
-    text = page.read_text("utf-8") if page.exists() else f"# {study.about}\n"
-    for name, content in sections.items():
-        text = placed(text, name, content)
+    found = _found(study, records, read_chosen(chosen))
     page.parent.mkdir(parents=True, exist_ok=True)
+    pictures = _write_pictures(study, found.lines, page.parent)
+    text = page.read_text("utf-8") if page.exists() else f"# {study.about}\n"
+    for name, content in _sections(study, found, chosen, pictures).items():
+        text = placed(text, name, content)
     if not page.exists() or page.read_text("utf-8") != text:
         write(page, text)
+
+
+def _write_pictures(study: Study, lines: Lines, folder: Path) -> dict[str, str]:
+    """Part -> the name of its picture, for the parts that ask for one."""
+    made = {}
+    for part, own in study.parts.items():
+        panels = {
+            benchmark: gaps
+            for benchmark in study.cheap(part)
+            if (gaps := gaps_of(own.figure, lines.get(benchmark, {}).get(part, {})))
+        }
+        if panels:
+            made[part] = f"{study.name}-{part}.svg"
+            write(folder / made[part], drawn(panels))
+    return made
 
 
 def placed(text: str, name: str, content: str) -> str:
@@ -71,47 +101,51 @@ def placed(text: str, name: str, content: str) -> str:
     return f"{text.rstrip()}\n\n{block}\n"
 
 
-def _sections(study: Study, records: Path, chosen: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
-    if chosen.exists():
-        content = json.loads(chosen.read_text("utf-8"))
-        made = [*tuning_tables(study, content)]
-        made += [default_table(study, content)] if len(study.benchmarks) > 1 else []
-        found["tuning"] = "\n".join(t.markdown() for t in made if t.rows)
-    values = read_chosen(chosen)
-    lines: Lines = {}
-    failures: list[str] = []
-    status = []
+def _found(study: Study, records: Path, chosen: Chosen) -> Found:
+    found = Found()
     spent = 0.0
     for part in study.names:
         tuning = part.startswith(TUNING)
-        ready = [] if tuning else [b for b in study.cheap(part) if _ready(study, part, values, b)]
-        done = find_all(records, study.runs(part, values, ready))
-        status.append(_status(study, part, list(done.values())))
+        ready = [] if tuning else [b for b in study.cheap(part) if _ready(study, part, chosen, b)]
+        done = find_all(records, study.runs(part, chosen, ready))
+        found.status.append(_status(study, part, list(done.values())))
         spent += sum(record.seconds for record in done.values()) / 3600
         if tuning:
             continue
         for run, record in done.items():
             if record.diverged:
-                failures.append(f"- {run.label} diverged: {record.diverged}")
+                found.failures.append(f"- {run.label} diverged: {record.diverged}")
                 continue
-            rows = lines.setdefault(run.benchmark, {}).setdefault(part, {})
+            rows = found.lines.setdefault(run.benchmark, {}).setdefault(part, {})
             rows.setdefault(run.row, Line(run.row, [])).runs.append(record.run)
-    for part in study.parts:
-        text = [
-            _benchmark(study, part, benchmark, lines[benchmark])
-            for benchmark in study.cheap(part)
-            if part in lines.get(benchmark, {})
-        ]
-        found[part] = "\n".join(text) if text else "No run of this part has ended yet."
-    table = summary(study, lines)
-    found["summary"] = table.markdown() if table.rows else "No run has ended yet."
-    status.append(
+    found.status.append(
         f"- In all {spent:.1f} hours of one core, {spent / 2:.1f} with two runs at a time, less "
         "what runs share: a first task counts in each."
     )
-    found["status"] = "\n".join([*status, *([""] + failures if failures else [])])
-    return {"status": found.pop("status"), **found}
+    return found
+
+
+def _sections(
+    study: Study, found: Found, chosen: Path, pictures: Mapping[str, str]
+) -> dict[str, str]:
+    failures = ["", *found.failures] if found.failures else []
+    made = {"status": "\n".join([*found.status, *failures])}
+    if chosen.exists():
+        content = json.loads(chosen.read_text("utf-8"))
+        tables = [*tuning_tables(study, content)]
+        tables += [default_table(study, content)] if len(study.benchmarks) > 1 else []
+        made["tuning"] = "\n".join(t.markdown() for t in tables if t.rows)
+    for part, own in study.parts.items():
+        text = [f"![{own.about}: {SHOWN}]({pictures[part]})\n"] if part in pictures else []
+        text += [
+            _benchmark(study, part, benchmark, found.lines[benchmark])
+            for benchmark in study.cheap(part)
+            if part in found.lines.get(benchmark, {})
+        ]
+        made[part] = "\n".join(text) if text else "No run of this part has ended yet."
+    table = summary(study, found.lines)
+    made["summary"] = table.markdown() if table.rows else "No run has ended yet."
+    return made
 
 
 def _ready(study: Study, part: str, chosen: Chosen, benchmark: str) -> bool:

@@ -75,6 +75,8 @@ class Part:
     """of these rows, if not those of the study"""
     tuning_seeds: list[int] | None = None
     """of these sides, likewise"""
+    figure: dict[str, list[str]] = field(default_factory=dict)
+    """base: [rows], the differences that the part's picture shows"""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,10 @@ class Study:
             for benchmark in part.benchmarks:
                 if benchmark not in self.benchmarks:
                     raise unknown(f"benchmark of study {self.name}", benchmark, self.benchmarks)
+        for key, part in self.parts.items():
+            for name in (n for base, names in part.figure.items() for n in (base, *names)):
+                if name not in self.rows[key]:
+                    raise unknown(f"row of part {key} of study {self.name}", name, self.rows[key])
         for found in self.rows.values():
             for row in found.values():
                 if row.tuned is not None and row.tuned not in sides:
