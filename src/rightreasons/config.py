@@ -144,6 +144,12 @@ def resolve(
     return complete(config)
 
 
+def words_for(method: str, words: Sequence[str]) -> list[str]:
+    """The words that speak of this method: those of a term that it lacks are for others."""
+    absent = set(TERMS) - set(split_method(method)[1])
+    return [word for word in words if word.split(".")[0] not in absent]
+
+
 def _no_benchmark(name: str, known: list[str]) -> UserError:
     """For a word that is no benchmark and no folder: mistyped, out of place, or a wrong path."""
     if Path(name).is_file():

@@ -88,6 +88,16 @@ def test_no_two_shipped_studies_share_a_record_a_choice_or_a_page():
     assert Folders(Path("runs"), Path("results/records")).page(DEFAULT) == Path("results/README.md")
 
 
+def test_words_of_a_study_go_where_the_term_is_and_give_way_to_others(tiny):
+    tiny["words"] = ["rrr.dtype=uint8", "rrr.weight=7"]
+    study = Study("tiny", tiny)
+    for part in study.names:
+        for run in study.runs(part, {"glyphs-spurious": {"rrr": 0.1}}):
+            assert ("rrr.dtype=uint8" in run.words) == (run.method == "er+rrr")
+            if run.method == "er+rrr":
+                assert run.config["rrr"]["dtype"] == "uint8" and run.config["rrr"]["weight"] < 7
+
+
 def test_a_part_may_have_seeds_of_its_own(tiny):
     first, *_ = tiny["parts"].values()
     first["seeds"] = [7]

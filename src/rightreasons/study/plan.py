@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rightreasons.config import make, resolve
+from rightreasons.config import make, resolve, words_for
 from rightreasons.errors import UserError, unknown
 from rightreasons.runfiles import load_yaml
 
@@ -96,6 +96,8 @@ class Fields:
     benchmarks: dict[str, Any]
     parts: dict[str, Any]
     tuning: dict[str, Any] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+    """of every run whose method has what they speak of"""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Study:
             raise UserError(f"study {name} holds no keys, expected about, seeds, benchmarks, ...")
         fields = make(Fields, content, name, hint=MISSING)
         self.name, self.about, self.seeds = name, fields.about, fields.seeds
+        self.words = fields.words
         self.tuning = make(Tuning, fields.tuning, f"{name}.tuning")
         self.benchmarks = {
             key: make(Bench, value, f"{name}.benchmarks.{key}", hint=MISSING)
@@ -209,7 +212,8 @@ class Study:
             for benchmark in self.cheap(part):
                 bench = self.benchmarks[benchmark]
                 for name, side in self.sides[part].items():
-                    common = (*bench.words, *self.tuning.words, *bench.tuning, *side.words)
+                    every = words_for(side.method, self.words)
+                    common = (*every, *bench.words, *self.tuning.words, *bench.tuning, *side.words)
                     for value in side.tries:
                         yield Planned(
                             f"{TUNING}-{part}",
@@ -233,7 +237,7 @@ class Study:
                         benchmark,
                         name,
                         row.method,
-                        (*bench.words, *tuned, *row.words),
+                        (*words_for(row.method, self.words), *bench.words, *tuned, *row.words),
                         seed,
                         bench.seconds * row.cost,
                         f"{part}/{benchmark}/{slug(name)}/{seed}",

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rightreasons.config import resolve
+from rightreasons.config import resolve, words_for
 from rightreasons.errors import UserError
 from rightreasons.registry import TERMS, split_method
 from rightreasons.runfiles import write
@@ -79,20 +79,13 @@ def _configs(
     benchmark: str, methods: Sequence[str], overrides: Sequence[str], seeds: int
 ) -> list[dict[str, Any]]:
     """Seed by seed, so that the first seeds of all methods are there first."""
-    first = min(resolve(benchmark, method, _for(method, overrides))["seed"] for method in methods)
+    first = min(resolve(benchmark, method, words_for(method, overrides))["seed"] for method in methods)
     others = [word for word in overrides if not word.startswith("seed=")]
     configs = [
-        resolve(benchmark, method, _for(method, others), seed)
+        resolve(benchmark, method, words_for(method, others), seed)
         for seed in range(first, first + seeds)
         for method in methods
     ]
     for config in configs:
         config["train"]["threads"] = config["train"]["threads"] or 1  # equal bits need it said
     return configs
-
-
-def _for(method: str, overrides: Sequence[str]) -> list[str]:
-    """The overrides that speak of this method: those of a term that it lacks are for others."""
-    learner, terms = split_method(method)
-    absent = set(TERMS) - set(terms)
-    return [word for word in overrides if word.split(".")[0] not in absent]
