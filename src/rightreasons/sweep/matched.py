@@ -79,7 +79,9 @@ def _configs(
     benchmark: str, methods: Sequence[str], overrides: Sequence[str], seeds: int
 ) -> list[dict[str, Any]]:
     """Seed by seed, so that the first seeds of all methods are there first."""
-    first = min(resolve(benchmark, method, words_for(method, overrides))["seed"] for method in methods)
+    first = min(
+        resolve(benchmark, method, words_for(method, overrides))["seed"] for method in methods
+    )
     others = [word for word in overrides if not word.startswith("seed=")]
     configs = [
         resolve(benchmark, method, words_for(method, others), seed)
