@@ -120,11 +120,11 @@ def test_records_add_up(tiny_stream, tiny_net, tiny_train):
     assert last["bytes"]["images"] == 12 * 3 * 16 * 16
     maps = sum(s for n, s in result.learner.memory.nbytes().items() if "." in n)
     assert last["bytes"]["maps"] == maps
-    # 4x4 half-precision maps with a float32 scale, a class and a flag a row
+    # 4x4 maps with a float32 scale, a class and a flag a row; the paper's in half precision
     assert result.learner.memory.nbytes()["rrr.map"] == 12 * 4 * 4 * 2
     known = result.learner.memory["evidence.map"]
     assert known.lengths.tolist() == [2] * 4 + [4] * 4 + [6] * 4
-    assert known.values.nbytes == sum(known.lengths.tolist()) * 4 * 4 * 2
+    assert known.values.nbytes == sum(known.lengths.tolist()) * 4 * 4
     assert result.seen[-1] == pytest.approx(np.mean(result.R[-1]))
     assert set(result.matrices) == {"class", "task", "top5", "pointing", "pointing_task"}
     assert (result.matrices["task"][-1] >= result.R[-1]).all()

@@ -47,7 +47,7 @@ class Evidence(Term):
     """full; mean: one number a class; a number n: n x n means"""
     reference: str = "own"
     """own; shuffled: the map of another row of the class; cells: permuted cells; noise"""
-    dtype: str = "float16"
+    dtype: str = "uint8"
     """of the stored maps, which have a scale a row: float16, float32 or uint8"""
 
     name: ClassVar[str] = "evidence"

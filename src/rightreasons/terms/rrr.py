@@ -56,6 +56,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reduction": "pixel_sum",
         "schedule": "joint",
         "detach_weights": False,
+        "dtype": "float16",
     },
     # what the authors' code meant to do: a pass over the memory before each epoch
     "released": {
@@ -71,9 +72,10 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reduction": "pixel_mean",
         "schedule": "alternate",
         "detach_weights": True,
+        "dtype": "float16",
     },
-    # the form was the best of five on glyphs, the weight is the best of five on four data sets
-    # (docs/results/README.md: the tuning pools, where nothing is reported on)
+    # the form was the best of five on glyphs; weight, view and bits follow from the study
+    # (docs/results/README.md: what becomes a default)
     "recommended": {
         "weight": 0.3,
         "view": "auto",
@@ -87,6 +89,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reduction": "pixel_sum",
         "schedule": "joint",
         "detach_weights": False,
+        "dtype": "uint8",
     },
 }
 
@@ -145,7 +148,7 @@ class RRR(Term):
     """never, or each_task: explain old rows anew after each task"""
     reference: str = "own"
     """own; controls: shuffled (of another row of the class), cells (permuted), noise"""
-    dtype: str = "float16"
+    dtype: str = FROM_PROFILE
     """of the stored map, which has a scale of its own: float16, float32 or uint8"""
 
     name: ClassVar[str] = "rrr"
