@@ -77,7 +77,7 @@ def _check_terms(learner: Learner, net: Net, x: Tensor) -> None:
         said = ", ".join(f"{name} {norm}" for name, norm in norms.items())
         raise UserError(
             f"terms that share the forward have different bn ({said}); give them the same, or all "
-            f"but one view=canonical"
+            "but one view=canonical"
         )
 
 

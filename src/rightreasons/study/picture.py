@@ -46,7 +46,7 @@ def drawn(panels: Mapping[str, Gaps]) -> str:
 
 
 def draw(panels: Mapping[str, Gaps]) -> Figure:
-    """A row for each difference: its mean, its interval, and every seed as a faint dot."""
+    """A row for each difference: its mean, its interval, and a tick for every seed."""
     from matplotlib.figure import Figure
 
     labels = list(dict.fromkeys(label for gaps in panels.values() for label in gaps))
