@@ -8,6 +8,7 @@ import pytest
 import torch
 from captum.attr import LayerGradCam
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rightreasons as rr
 from likes import like
@@ -246,6 +247,79 @@ def test_the_guided_rule_on_one_relu():
         (rr.integrated_gradients, [8.0, 0.0, 0.0, 0.0]),
     ):
         assert explainer(net, x, y).flatten().tolist() == pytest.approx(expected), explainer
+
+
+class Grouped(nn.Module):
+    """Every kind of convolution whose derivative has a short form, at a size the strides miss."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8, bias=False),
+            nn.BatchNorm2d(8, affine=False),
+            nn.Softplus(),
+            nn.Conv2d(8, 12, (3, 2), stride=(2, 1), padding=(2, 0), dilation=(2, 1), groups=4),
+            nn.ReLU(),
+        )
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.fc(self.body(x).mean((2, 3)))
+
+
+def grouped_net(dtype=torch.float64):
+    torch.manual_seed(4)
+    return trained(rr.net(Grouped(), size=16), dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["backprop", "guided", "smoothgrad"])
+def test_short_forms_are_the_derivatives_of_torch_in_map_and_gradient(name, monkeypatch):
+    net, x, y = grouped_net(), images()[:, :, :15, :14].contiguous(), torch.arange(6) % 5
+
+    def both():
+        maps = explain(name, net, x, y)
+        return maps, *torch.autograd.grad(
+            maps.square().sum(), list(net.parameters()), allow_unused=True
+        )
+
+    short = both()
+    monkeypatch.setattr(slopes, "_is_long", lambda node: False)
+    for a, b in zip(short, both(), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_a_depthwise_layer_is_not_differentiated_group_by_group(monkeypatch):
+    class Convolutions(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += "convolution" in func.name()
+            return func(*args, **(kwargs or {}))
+
+    net, x, y = grouped_net(), images(), torch.arange(6) % 5
+
+    def calls():
+        with Convolutions() as seen:
+            rr.backprop(net, x, y).sum().backward()
+        return seen.calls
+
+    short = calls()
+    monkeypatch.setattr(slopes, "_is_long", lambda node: False)
+    assert short < 20 < calls()
+
+
+def test_short_forms_keep_the_precision_of_a_pass():
+    net, x, y = grouped_net(torch.float32), images(dtype=torch.float32), torch.arange(6) % 5
+    with torch.autocast("cpu", torch.bfloat16):
+        maps = rr.backprop(net, x, y)
+    maps.sum().backward()
+    exact = rr.backprop(net, x, y)
+    assert (maps - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 def test_three_channels_to_one_map():
