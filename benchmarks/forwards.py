@@ -1,6 +1,6 @@
 """What a forward costs an image: by how many images it takes, and by how they lie in memory.
 
-Behind the choice of `rightreasons.feed.chunk` and of channels_last for the nets that ship.
+Behind the choice of `rightreasons.nets.base.chunk` and of channels_last for the nets that ship.
 
     python benchmarks/forwards.py > table.md
 """
@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional as F
 
 from rightreasons.bench.pairs import Call, timed
-from rightreasons.feed import chunk
 from rightreasons.nets import Net, net
+from rightreasons.nets.base import chunk
 
 K = TypeVar("K", bound=Hashable)
 CASES = {  # images in all: some hundred ms

@@ -10,15 +10,12 @@ from torch import Tensor
 from rightreasons.augment import Augment, augment, middle
 from rightreasons.distributed import dealt
 from rightreasons.memory import Column, Memory, Ragged, choose, draw, held_count
-from rightreasons.nets.base import Net
+from rightreasons.nets.base import Net, chunk
 from rightreasons.optimise import Train
 from rightreasons.randomness import generator
 from rightreasons.streams import Stream
 from rightreasons.timing import DATA, span
 from rightreasons.types import Batch, Images, Stage, Task, Where
-
-MOST, LEAST = 256, 16  # images of a forward that trains nothing
-PIXELS = 2**16  # on a CPU: with more of them the maps of a layer do not stay in its cache
 
 
 class Feed:
@@ -223,17 +220,6 @@ class Look:
     def generator(self, purpose: str) -> torch.Generator:
         """For a learner's own draws."""
         return generator(self._feed.seed, "learner", purpose, self._task.index)
-
-
-def chunk(side: int, device: torch.device) -> int:
-    """How many images of this side a forward that trains nothing takes at a time.
-
-    >>> [chunk(side, torch.device("cpu")) for side in (16, 32, 64, 96, 224)]
-    [256, 64, 16, 16, 16]
-    """
-    if device.type != "cpu":
-        return MOST
-    return min(MOST, max(LEAST, PIXELS // side**2))
 
 
 def move(column: Column, device: torch.device) -> Column:

@@ -32,11 +32,10 @@ from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
 from rightreasons.errors import Damaged, UserError, unknown
 from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
-from rightreasons.feed import chunk
 from rightreasons.learners.base import Learner
 from rightreasons.nets import check_name
 from rightreasons.nets import net as make_net
-from rightreasons.nets.base import Net
+from rightreasons.nets.base import Net, chunk
 from rightreasons.optimise import Train
 from rightreasons.pointing import enlarge, peaks
 from rightreasons.registry import LEARNERS, TERMS

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from rightreasons.errors import UserError
-from rightreasons.nets.base import INPUT, Net
+from rightreasons.nets.base import INPUT, Net, chunk
 from rightreasons.types import Out
 
 PIXELS = 64 * 96**2  # that `mean_slope` holds in one graph: 576 images of 32 px, 11 of 224
@@ -205,16 +205,16 @@ def _by_statistics(node: Any, into: Gradients, out_of: Any) -> Gradients:
 def mean_slope(net: Net, y: Tensor, like: Tensor, weights: Sequence[float], point: Point) -> Tensor:
     """``sum_i w_i d y_c / d x`` at points i around or before each image, (B,3,H,W) as ``like``.
 
-    The points join the batch, at most ``PIXELS`` of them at a time. One such chunk stays in the
-    graph; of several each is computed again when its gradient is needed, so that memory does not
+    The points join the batch and are explained some at a time. The graphs of ``PIXELS`` are kept;
+    of more points each part is computed again when its gradient is needed, so that memory does not
     grow with their number.
     """
-    rows, points = len(y), len(weights)
-    size = max(1, PIXELS // (like.shape[2] * like.shape[3]))
+    rows, points, pixels = len(y), len(weights), like.shape[2] * like.shape[3]
+    size = min(chunk(like.shape[3], like.device), max(1, PIXELS // pixels))
     pairs = torch.split(torch.arange(points * rows, device=y.device), size)
     weight = torch.tensor(weights, dtype=like.dtype, device=like.device)
 
-    def chunk(pair: Tensor) -> Tensor:
+    def part(pair: Tensor) -> Tensor:
         number, row = pair // rows, pair % rows
         with torch.no_grad():
             x = point(number, row)
@@ -222,13 +222,13 @@ def mean_slope(net: Net, y: Tensor, like: Tensor, weights: Sequence[float], poin
         weighted = weight[number, None, None, None] * found
         return torch.zeros_like(like).index_add(0, row, weighted)
 
-    if len(pairs) == 1:
-        return chunk(pairs[0])
+    if points * rows * pixels <= PIXELS:
+        return torch.stack([part(pair) for pair in pairs]).sum(0)
     parameters = [p for p in net.parameters() if p.requires_grad]
     total = torch.zeros_like(like)
     for pair in pairs:
-        part: Tensor = _Again.apply(chunk, pair, *parameters)  # type: ignore[no-untyped-call]
-        total = total + part
+        again: Tensor = _Again.apply(part, pair, *parameters)  # type: ignore[no-untyped-call]
+        total = total + again
     return total
 
 

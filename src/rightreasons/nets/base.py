@@ -17,6 +17,8 @@ Initialise = Callable[[nn.Module, torch.Generator], None]
 INPUT = (
     "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
 )
+MOST, LEAST = 256, 16  # images of a forward that may take any number
+PIXELS = 2**16  # on a CPU: with more of them the maps of a layer do not stay in its cache
 _BN, _DROPOUT = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
 
 
@@ -302,3 +304,14 @@ def _catch_input(caught: dict[str, tuple[Tensor, int]]) -> Callable[..., None]:
         caught[""] = (args[0], args[0]._version)
 
     return hook
+
+
+def chunk(side: int, device: torch.device) -> int:
+    """How many images of this side a forward takes at a time, where any number will do.
+
+    >>> [chunk(side, torch.device("cpu")) for side in (16, 32, 64, 96, 224)]
+    [256, 64, 16, 16, 16]
+    """
+    if device.type != "cpu":
+        return MOST
+    return min(MOST, max(LEAST, PIXELS // side**2))
