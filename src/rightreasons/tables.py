@@ -315,7 +315,7 @@ def settings(found: Group) -> Table:
         ]
         seeds_ = ", ".join(str(run.seed) for run in line.runs)
         rows.append([line.label, seeds_, *cells, "; ".join(terms) or "-"])
-    head = ["method", "seeds", *SETTINGS, "terms"]
+    head = ["method", "seed numbers", *SETTINGS, "terms"]
     order = found.config.get("stream", {}).get("order", "as given")
     order = "drawn by the seed" if order == "seed" else order
     note = f"Class order: {order if isinstance(order, str) else 'given by name'}."
