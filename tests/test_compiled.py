@@ -62,6 +62,12 @@ def test_what_holds_the_head_or_a_tap_is_left_as_it_is():
     assert copy.deepcopy(net).module.body._compiled_call_impl is None  # a teacher is eager
 
 
+def test_what_comes_after_a_layer_that_is_differentiated_twice_is_left_as_it_is():
+    net = rr.net("resnet8")
+    assert compile_parts(net, ["last_block"]) == ["stages.0", "stages.1", "stages.2.0"]
+    assert compile_parts(net, ["last_block", "stages.0"], ["stages.0"]) == ["stages.0.0"]
+
+
 def test_inside_eager_nothing_is_compiled():
     from torch._dynamo.utils import counters
 

@@ -192,6 +192,31 @@ def test_frozen_statistics_come_back_even_after_an_error():
     assert net.module.bn1.training
 
 
+class Random(nn.Module):
+    """As stochastic depth: drops rows at random while it trains."""
+
+    def forward(self, x):
+        return x * (torch.rand(len(x), 1, 1, 1) < 0.5) if self.training else x
+
+
+@pytest.mark.parametrize("norm", ["frozen", "batch"])
+def test_nothing_is_at_random_in_a_forward_for_explanations(norm):
+    net = rr.net(
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Random(), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(4, 2),
+        ),
+        size=8,
+    )  # fmt: skip
+    net.grow(2)
+    net.train()
+    x = torch.randn(16, 3, 8, 8)
+    with net.statistics(norm):
+        assert torch.equal(net(x).logits, net(x).logits)
+    assert not torch.equal(net(x).logits, net(x).logits)
+    assert all(part.training for part in net.modules())
+
+
 def test_an_in_place_relu_does_not_hide_the_last_layer():
     """The convolution's output, overwritten by the ReLU, must not pass for the pooled map."""
     module = nn.Sequential(

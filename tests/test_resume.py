@@ -17,7 +17,7 @@ import rightreasons as rr
 from rightreasons.checkpoints import fill, found_in, lean, load_checkpoint, marks, save_checkpoint
 from rightreasons.errors import Damaged, RunWarning, Stopped
 from rightreasons.losses import At, Losses
-from rightreasons.runfiles import Lock, write
+from rightreasons.runfiles import Lock, read_config, write
 from rightreasons.runs import Run
 from rightreasons.types import Pool, Stage
 
@@ -522,3 +522,27 @@ def test_a_gradient_that_is_not_finite_is_seen_before_anything_is_saved(
     with pytest.raises(rr.UserError, match="weights are not finite after step 6 of task 1"):
         rr.fit(rr.Finetune(), tiny_net, tiny_stream, train=tiny_train, run=tmp_path, progress=False)
     assert not found_in(tmp_path)
+
+
+def test_a_run_whose_checkpoints_are_gone_begins_anew_and_says_where(
+    tiny_stream, tiny_net, tiny_train, tmp_path, monkeypatch
+):
+    """What an older run has left behind, its result above all, is not taken for this one's."""
+    given = {"train": tiny_train, "run": tmp_path, "progress": False}
+    learner = rr.ER(memory=rr.Memory(6))
+    rr.fit(learner, tiny_net, tiny_stream, **given)
+    run = Run(tmp_path, read_config(tmp_path))
+    assert run.finished
+    shutil.rmtree(tmp_path / "checkpoints")
+    environment = tmp_path / "environment.json"
+    environment.write_text(environment.read_text("utf-8").replace('"cpu": "', '"cpu": "older '))
+    ends = iter([rr.ER.end])
+    with monkeypatch.context() as patch:  # killed at the end of the second task
+        patch.setattr(rr.ER, "end", lambda *given: next(ends)(*given))
+        with pytest.raises(StopIteration):
+            rr.fit(learner, tiny_net, tiny_stream, **given)
+    assert list(found_in(tmp_path)) == [(1, 0)]
+    assert not run.finished
+    assert "older" not in environment.read_text("utf-8")
+    rr.fit(learner, tiny_net, tiny_stream, **given)
+    assert run.finished

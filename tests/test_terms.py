@@ -444,6 +444,34 @@ def test_controls_store_references_that_are_not_the_rows_own(tiny_net, kind, how
     assert loss_of(term, net, batch, other) > 10 * loss_of(term, net, batch, own) + 1e-9
 
 
+@pytest.mark.parametrize(
+    "term",
+    [
+        rr.Evidence(classes=2, reference="shuffled"),
+        rr.RRR(score="stored_prediction", target="stages.0+last_block", reference="shuffled"),
+    ],
+    ids=["evidence", "rrr"],
+)
+def test_the_maps_of_another_row_come_with_the_classes_that_they_are_of(tiny_net, term):
+    net = trained(tiny_net, dtype=torch.float32)
+    y = torch.zeros(6, dtype=torch.long)
+    batch = batch_of(images(dtype=torch.float32), y)
+    own = stored(term, net, batch)
+    other = term.refer(dict(own), y, torch.Generator().manual_seed(0))
+    names = [name for name in own if name.startswith((f"{term.name}.map", f"{term.name}.class"))]
+
+    def rows(columns, name):
+        column = columns[name]
+        return column.padded()[0] if isinstance(column, Ragged) else column
+
+    for i in range(6):
+        from_ = [
+            {j for j in range(6) if torch.equal(rows(other, name)[i], rows(own, name)[j])}
+            for name in names
+        ]
+        assert set.intersection(*from_) - {i}
+
+
 @pytest.mark.parametrize("dtype, bar", [("uint8", 1e-2), ("float16", 1e-3)])
 @pytest.mark.parametrize(
     "term", [rr.RRR(), rr.RRR(target="last_block", signed=True), rr.Evidence()], ids=str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -249,6 +250,47 @@ def test_masks_that_are_all_empty_are_refused():
     stream = rr.stream((x, y, masks), tasks=2, test=0.5)
     with pytest.raises(rr.UserError, match="every one of them is empty"):
         rr.fit(rr.Finetune(), rr.net("resnet8"), stream, progress=False)
+
+
+def test_what_a_net_came_with_frozen_stays_so(tiny_stream, tiny_net, tiny_train):
+    for learner in (rr.ER(memory=rr.Memory(6)), rr.EWC(), rr.ITAML(memory=rr.Memory(6), group=4)):
+        net = copy.deepcopy(tiny_net)
+        net.initialise = None
+        net.module.conv1.requires_grad_(False)
+        before = net.module.conv1.weight.clone()
+        after = rr.fit(learner, net, tiny_stream, train=tiny_train, progress=False).net
+        # iTAML averages copies of the weights, which rounds
+        torch.testing.assert_close(after.module.conv1.weight, before, rtol=1e-5, atol=1e-7)
+        assert not torch.equal(
+            after.module.stages[1][0].conv1.weight, net.module.stages[1][0].conv1.weight
+        )
+
+
+def test_a_net_that_is_all_frozen_is_refused(tiny_stream, tiny_net, tiny_train):
+    class Bare(rr.ER):
+        def trained(self, net, stage):
+            net.requires_grad_(False)
+            return super().trained(net, stage)
+
+    with pytest.raises(rr.UserError, match=r"all weights of tiny .* frozen; call requires_grad_"):
+        rr.fit(Bare(), tiny_net, tiny_stream, train=tiny_train, progress=False)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_term_moves_no_statistics_that_the_run_keeps(
+    tiny_stream, tiny_net, tiny_train, tmp_path, freeze
+):
+    """With bn=train its own forward would."""
+    learner = rr.ER(memory=rr.Memory(6)) + rr.Evidence(view="canonical", bn="train")
+    train = replace(tiny_train, freeze_bn=freeze)
+    rr.fit(learner, tiny_net, tiny_stream, train=train, run=tmp_path, progress=False)
+    first, last = (
+        load_checkpoint(tmp_path / "checkpoints" / f"task-{task}.pt")["net"]["tensors"]
+        for task in (1, 3)
+    )
+    means = [name for name in first if name.endswith("running_mean")]
+    assert means
+    assert all(torch.equal(first[name], last[name]) == freeze for name in means)
 
 
 def test_later_tasks_have_their_own_batch_and_rate(tiny_stream, tiny_train):

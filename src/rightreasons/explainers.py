@@ -145,14 +145,13 @@ def smoothgrad(
     explainer's own, by running statistics.
     """
     x = images_of(at)
-    keys = content_keys(x) if keys is None else keys
+    numbers = (content_keys(x) if keys is None else keys).tolist()
     spread = noise * (x.flatten(1).amax(1) - x.flatten(1).amin(1))  # (B,)
 
     def point(number: Tensor, row: Tensor) -> Tensor:
-        pairs = zip(number.tolist(), keys[row].tolist(), strict=True)
-        drawn = torch.stack(
-            [torch.randn(x.shape[1:], generator=generator(k, "noise", i)) for i, k in pairs]
-        )
+        pairs = zip(number.tolist(), row.tolist(), strict=True)
+        draws = (generator(numbers[place], "noise", copy) for copy, place in pairs)
+        drawn = torch.stack([torch.randn(x.shape[1:], generator=draw) for draw in draws])
         return x[row] + spread[row, None, None, None] * drawn.to(x)
 
     total = mean_slope(net, y, x, [1 / samples] * samples, point)
@@ -277,6 +276,6 @@ def attribution(values: Tensor, signed: bool) -> Tensor:
 
 def content_keys(x: Tensor) -> Tensor:
     """(B,) a number of each image's content, for draws that belong to it."""
-    rows = x.detach().cpu().contiguous().numpy()
+    rows = x.detach().cpu().contiguous().view(torch.uint8).numpy()  # numpy has no bfloat16
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
     return torch.tensor([int.from_bytes(d, "little") >> 1 for d in digests])

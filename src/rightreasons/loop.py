@@ -75,7 +75,9 @@ class Loop(Steps):
         """Refuse before training what would fail later."""
         check_fit(self.learner, self.net, self.train, self.feed)
         if self.train.compile:
-            compile_parts(self.net, {TARGET, *taps_of(self.learner.terms)})
+            terms = self.learner.terms
+            derived = taps_of([term for term in terms if term.needs_graph(self.net)])
+            compile_parts(self.net, {TARGET, *taps_of(terms)}, derived)
 
     def run(self, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:

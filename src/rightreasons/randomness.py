@@ -9,6 +9,7 @@ resumed run needs no generator state.
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -41,3 +42,16 @@ def key(seed: int, purpose: str, *where: int | str) -> int:
 def generator(seed: int, purpose: str, *where: int | str) -> torch.Generator:
     """A CPU generator for one draw. Draws are made on the CPU and moved, so devices agree."""
     return torch.Generator().manual_seed(key(seed, purpose, *where))
+
+
+def seed_noise(device: torch.device, number: int) -> None:
+    """Seed what layers such as dropout draw from: the generator of their device."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(number)
+
+
+def own_noise(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, such draws are our own: outside they go on as if there had been none."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -72,9 +72,10 @@ class Run:
         result, records = (self.folder / name for name in ("result.json", "records.jsonl"))
         done = list(by_task(self.folder).values())
         try:
-            ended = "R" in load_json(contents(result))
+            tasks = len(load_json(contents(result))["R"])
             last = check_task(load_checkpoint(done[-1]), done[-1])
-            return ended and contents(records) == _lines(last).encode()
+            same = contents(records) == _lines(last).encode()
+            return same and len(last["records"]) == tasks
         except (OSError, ValueError, LookupError, TypeError):  # missing, damaged, or not yet there
             return False
 
@@ -117,13 +118,15 @@ class Run:
         self.lock = Lock(self.folder)
         if not self.check():
             write(self.folder / "config.yaml", dump_yaml(self.config))
-        if not (self.folder / "environment.json").exists():
-            write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         for place in (self.folder, self.folder / "checkpoints", self.folder / "maps"):
             for left in place.glob(f"*{PARTIAL}"):
                 left.unlink()  # of a process that was killed while it wrote
         saved = self._newest(start)
+        if saved.task is start and saved.step is None:  # all of it will be trained here and now
+            write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+            for name in ("records.jsonl", "result.json"):  # of a run whose checkpoints are gone
+                (self.folder / name).unlink(missing_ok=True)
         if saved.task is not None:
             self._write_records(saved.task)
         return saved

@@ -174,8 +174,10 @@ def _by_groups(node: Any, into: Gradients, out_of: Any) -> Gradients:
     """A convolution's derivative at its input is the transposed convolution, of all groups."""
     if into[0] is None:
         return into
-    weight, step, pad, apart = (
-        getattr(node, f"_saved_{what}") for what in ("weight", "stride", "padding", "dilation")
+    weight = node._saved_weight
+    step, pad, apart = (
+        tuple(given) * (weight.dim() - 2 if len(given) == 1 else 1)  # one number for all sides
+        for given in (node._saved_stride, node._saved_padding, node._saved_dilation)
     )
     sizes = zip(into[0].shape[2:], out_of[0].shape[2:], weight.shape[2:], strict=True)
     rest = [  # of the input, where the stride does not fill it

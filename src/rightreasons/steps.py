@@ -23,7 +23,7 @@ from rightreasons.losses import TASK, At, Losses
 from rightreasons.memory import Column
 from rightreasons.nets.base import Net
 from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
-from rightreasons.randomness import key
+from rightreasons.randomness import key, seed_noise
 from rightreasons.streams import Stream
 from rightreasons.terms import Term
 from rightreasons.timing import FORWARD, LOSS, OWN_FORWARD, span
@@ -91,7 +91,7 @@ class Steps:
             here.epoch = epoch
             if not here.step:
                 for term, own_update in apart:
-                    self.rehearse(term, own_update, (task.index, stage.name, epoch))
+                    self.rehearse(term, own_update, stage, (task.index, stage.name, epoch))
             lr = train.rate(epoch)
             batches = self.feed.batches(task, stage, train, epoch, here.balanced, here.step)
             for step, batch in enumerate(batches, here.step):
@@ -144,8 +144,8 @@ class Steps:
     ) -> Tensor:
         """The learner's loss and its terms on one batch; with ``task``, terms draw its rows."""
         shared = [term for term in terms if term.view == "shared"]
-        freeze = self.now.freeze_bn and where[0] != 0  # from the second task on
-        frozen = freeze or stage.params != "all" or any(t.norm == "frozen" for t in shared)
+        still = self._still(stage, where)
+        frozen = still or any(t.norm == "frozen" for t in shared)
         mine = own(batch)
         with span(FORWARD):
             seen = self._see(mine.x, shared, "frozen" if frozen else "train")
@@ -153,7 +153,7 @@ class Steps:
         with span(LOSS):
             loss = fit = self._number(self.learner.loss(self.net, out, batch, stage))
         self.losses.note(TASK, loss, self.at, out, batch)
-        for term, value in self._noted(self._terms(terms, seen, mine, batch, where, task)):
+        for term, value in self._noted(self._terms(terms, seen, mine, batch, where, still, task)):
             loss = loss + term.factor(self.net, value, fit) * value
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise UserError(
@@ -181,6 +181,7 @@ class Steps:
         mine: Batch,
         batch: Batch,
         where: Where,
+        still: bool = False,
         task: int | None = None,
     ) -> Iterator[tuple[Term, Tensor]]:
         """Each term's value. Terms that look at the same rows share a forward.
@@ -191,7 +192,8 @@ class Steps:
         for term in terms:
             apart = (term.rows, term.norm) if term.view != "shared" else ()
             groups.setdefault((term.view, *apart), []).append(term)
-        for alike in groups.values():
+        # those that move running statistics first: a backward reads them as they are by then
+        for alike in sorted(groups.values(), key=lambda some: _norm(some, still) != "train"):
             if alike[0].view == "shared":
                 drawn = batch.row[batch.row >= 0]
                 if not len(drawn):
@@ -204,7 +206,7 @@ class Steps:
                 drawn, rows = every.row, own(every)
                 if not len(drawn):
                     continue
-                seen, shared = self._forward(alike, rows), rows is not every
+                seen, shared = self._forward(alike, rows, still), rows is not every
             columns = self.feed.columns(rows.row)
             for term in alike:
                 with span(term.name):
@@ -233,11 +235,16 @@ class Steps:
             self.losses.note(term.name, value, self.at, weight=term.weight)
         return found
 
-    def _forward(self, terms: Sequence[Term], batch: Batch) -> Out:
+    def _forward(self, terms: Sequence[Term], batch: Batch, still: bool) -> Out:
         """A forward for terms alone."""
         name = OWN_FORWARD.format("+".join(term.name for term in terms))
         with span(name):
-            return self._see(batch.x, terms, terms[0].norm)
+            return self._see(batch.x, terms, _norm(terms, still))
+
+    def _still(self, stage: Stage, where: Where) -> bool:
+        """Do running statistics stay as they are?"""
+        freeze = self.now.freeze_bn and where[0] != 0  # from the second task on
+        return freeze or stage.params != "all"
 
     def _see(self, x: Tensor, terms: Sequence[Term], norm: str) -> Out:
         """What the net says of images, in the run's precision, given on in float32."""
@@ -251,7 +258,7 @@ class Steps:
         maps = {tap: value.float() for tap, value in out.maps.items()}
         return Out(out.logits.float(), out.z.float(), maps, (out.maps, None))
 
-    def rehearse(self, term: Term, update: Updater, where: Where) -> None:
+    def rehearse(self, term: Term, update: Updater, stage: Stage, where: Where) -> None:
         """A pass over the whole memory for one term, before the epoch, with its own optimiser."""
         order = self.feed.explainable(len(self.memory), where)
         how = self.now.augment if term.view == "ignore" else None
@@ -261,7 +268,8 @@ class Steps:
             self._seed_dropout("rehearsal", term.name, *where, step)
             batch = self.feed.remembered(rows, (*where, step), how)
             mine = own(batch)
-            seen, columns = self._forward([term], mine), self.feed.columns(mine.row)
+            seen = self._forward([term], mine, self._still(stage, where))
+            columns = self.feed.columns(mine.row)
             value = self._value(term, seen, mine, columns, rows if mine is not batch else None)
             self._noted([(term, value)])
             update(where, term.weight * value)
@@ -269,7 +277,12 @@ class Steps:
     def _seed_dropout(self, *where: int | str) -> None:
         """A draw of its own for each step, and for each process."""
         process = ("process", group().rank) if group().rank else ()
-        torch.default_generator.manual_seed(key(self.seed, "noise", *where, *process))
+        seed_noise(self.device, key(self.seed, "noise", *where, *process))
+
+
+def _norm(terms: Sequence[Term], still: bool) -> str:
+    """What BatchNorm does in a forward of these terms."""
+    return "frozen" if still and terms[0].norm == "train" else terms[0].norm
 
 
 def taps_of(terms: Sequence[Term]) -> list[str]:

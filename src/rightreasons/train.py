@@ -18,6 +18,7 @@ from rightreasons.learners.base import Learner
 from rightreasons.loop import Loop
 from rightreasons.nets.base import Net
 from rightreasons.optimise import Train
+from rightreasons.randomness import own_noise
 from rightreasons.result import Result
 from rightreasons.runs import EVERY, Run
 from rightreasons.streams import Stream
@@ -69,7 +70,7 @@ def fit(
         if run is not None and not isinstance(run, Run):
             run = Run(Path(run), describe(learner, net, stream, train, seed))
         loop.folder, loop.every = run, checkpoint
-        with limited(train.threads), torch.random.fork_rng(devices=[]):
+        with limited(train.threads), own_noise(loop.device):
             return loop.run(progress, start)
 
 

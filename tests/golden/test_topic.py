@@ -11,6 +11,7 @@ import torch
 from literal import cross_entropy, distance, mean
 
 import rightreasons as rr
+from rightreasons.checkpoints import load_checkpoint
 from rightreasons.feed import Look
 from rightreasons.learners import gas as g
 from rightreasons.loop import Loop
@@ -377,6 +378,17 @@ def test_a_run_with_cached_anchors_ends_where_the_other_does(wide_net, tiny_stre
     for name, value in runs[0].net.state_dict().items():
         torch.testing.assert_close(value, runs[1].net.state_dict()[name], rtol=1e-3, atol=1e-4)
     assert runs[0].records[-1]["accuracy"] == runs[1].records[-1]["accuracy"]
+
+
+def test_a_branch_may_begin_to_cache(wide_net, tiny_stream, tiny_train, tmp_path):
+    how = {"train": tiny_train, "progress": False}
+    rr.fit(few_shot(), wide_net, tiny_stream, run=tmp_path, **how)
+    start = load_checkpoint(tmp_path / "checkpoints" / "task-1.pt")
+    runs = [
+        rr.fit(few_shot(cache=c), wide_net, tiny_stream, start=start, **how) for c in (False, True)
+    ]
+    for name, value in runs[0].net.state_dict().items():
+        torch.testing.assert_close(value, runs[1].net.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
 # --- what is refused -----------------------------------------------------------------------------

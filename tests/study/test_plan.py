@@ -127,6 +127,7 @@ def test_only_takes_parts_and_their_tuning(shipped):
     assert shipped.select(["tuning"]) == [n for n in shipped.names if n.startswith("tuning-")]
     assert shipped.select(["controls", "tuning-methods"]) == ["tuning-methods", "controls"]
     assert shipped.select([]) == shipped.names
+    assert load("fewshot").select(["birds"]) == ["birds"]  # and not birds-learning
     with pytest.raises(UserError, match="did you mean 'controls'"):
         shipped.select(["control"])
 

@@ -80,7 +80,15 @@ def test_the_default_weights_are_those_that_the_study_chose():
 def test_nothing_is_chosen_before_every_try_has_every_seed(made_up, study, tmp_path):
     base, path = tmp_path / "records", tmp_path / "tuned.json"
     lay(made_up, study, base, tmp_path, [0.4, 0.6])
-    path_of(base, study.runs("tuning-methods", {})[0]).unlink()
+    try_ = path_of(base, study.runs("tuning-methods", {})[0])
+    kept = try_.read_text("utf-8")
+    try_.unlink()
+    write_chosen(study, base, path)
+    assert not path.exists()
+    try_.write_text(kept, "utf-8")
+    write_chosen(study, base, path)
+    assert read_chosen(path) == {"glyphs-spurious": {"rrr": 1.0}}
+    try_.unlink()  # what was chosen by it does not outlive it
     write_chosen(study, base, path)
     assert read_chosen(path) == {}
 

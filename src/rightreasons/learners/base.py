@@ -103,9 +103,16 @@ class Learner:
         return [Stage(pool=Pool())]
 
     def trained(self, net: Net, stage: Stage) -> list[Tensor]:
-        """The parameters of a stage, each once."""
+        """The parameters of a stage, each once; what the net came with frozen stays so."""
         found = [p for part in stage.params.split("+") for p in self._part(net, part)]
-        return list(dict.fromkeys(found))
+        kept = {id(p) for p in net.parameters() if not p.requires_grad}
+        trains = [p for p in dict.fromkeys(found) if id(p) not in kept]
+        if not trains:
+            raise UserError(
+                f"all weights of {net.name} that {self.name} would train are frozen; call "
+                "requires_grad_(True) on some"
+            )
+        return trains
 
     def _part(self, net: Net, part: str) -> list[Tensor]:
         if part == "all":

@@ -22,6 +22,7 @@ from rightreasons.learners.distil import frozen
 from rightreasons.memory import Memory
 from rightreasons.nets.base import Net
 from rightreasons.optimise import Train, Updater, part_of_run
+from rightreasons.randomness import own_noise, seed_noise
 from rightreasons.types import Batch, Out, Pool, Stage, Task
 
 VARIANTS = ("paper", "released")
@@ -129,12 +130,13 @@ class ITAML(Learner):
 
     def _adapted(self, net: Net, index: int, memory: Memory, look: Look, train: Train) -> Net:
         """A copy of the net after some epochs on a task's exemplars."""
-        made = copy.deepcopy(net).requires_grad_(True).train()
-        update = Updater(list(made.parameters()), train)
+        made = copy.deepcopy(net).train()
+        update = Updater([p for p in made.parameters() if p.requires_grad], train)
         rows = (memory.tensor("task") == index).nonzero().flatten()
         draw = look.generator(f"adapt {index}")
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=draw)))
+        device = next(made.parameters()).device
+        with own_noise(device):
+            seed_noise(device, int(torch.randint(2**62, (), generator=draw)))
             for epoch in range(train.epochs):
                 order = rows[torch.randperm(len(rows), generator=draw)]
                 for step, batch in enumerate(look.rows(order, train.batch)):

@@ -144,6 +144,9 @@ class TOPIC(Learner):
         """Nodes for the new classes, where the net puts their images before it learns them."""
         if not task.index:
             return
+        if self.cache and not hasattr(self, "trunk_"):  # a branch of a run that kept none
+            with net.frozen_statistics():
+                self.trunk_ = trunk(net, look, len(memory))
         z, y = look.features()
         f, y = self._features(z).cpu(), y.cpu()
         draw = look.generator("grow")

@@ -19,7 +19,7 @@ INPUT = (
 )
 MOST, LEAST = 256, 16  # images of a forward that may take any number
 PIXELS = 2**16  # on a CPU: with more of them the maps of a layer do not stay in its cache
-_BN, _DROPOUT = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
+_BN = nn.modules.batchnorm._BatchNorm
 
 
 class Net(nn.Module):
@@ -210,25 +210,22 @@ class Net(nn.Module):
 
     @contextmanager
     def frozen_statistics(self) -> Iterator[None]:
-        """BatchNorm by its running statistics and no dropout, inside; weights stay trainable.
+        """BatchNorm by its running statistics and nothing at random (dropout, stochastic depth),
+        inside; weights stay trainable.
 
         A map then depends on its own image alone, not on its batch mates, and the running
         statistics are left as they are.
         """
-        with _down(self._kinds(_BN, _DROPOUT), "training"):
+        with _down(list(self.modules()), "training"):
             yield
 
     @contextmanager
     def batch_statistics(self) -> Iterator[None]:
-        """BatchNorm by the batch, running statistics as they are, and no dropout, inside."""
-        with (
-            _down(self._kinds(_BN), "track_running_stats"),
-            _down(self._kinds(_DROPOUT), "training"),
-        ):
+        """BatchNorm by the batch, running statistics as they are, nothing at random, inside."""
+        norms = [part for part in self.modules() if isinstance(part, _BN)]
+        others = [part for part in self.modules() if not isinstance(part, _BN)]
+        with _down(norms, "track_running_stats"), _down(others, "training"):
             yield
-
-    def _kinds(self, *kinds: type[nn.Module]) -> list[nn.Module]:
-        return [part for part in self.modules() if isinstance(part, kinds)]
 
 
 @contextmanager
@@ -294,6 +291,9 @@ def _catch_output(
                 f"layer {path!r} gives {shape}, expected maps of shape (B,K,u,v); "
                 "choose a convolutional layer as target"
             )
+        own = all(output is not given for given in args)  # not what somebody else has handed over
+        if own and torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_()  # behind frozen weights: a derivative at it begins here
         caught[tap] = (output, output._version)
 
     return hook

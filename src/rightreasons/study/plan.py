@@ -193,7 +193,8 @@ class Study:
         for word in only:
             if word != TUNING and word not in self.names:
                 raise unknown(f"part of study {self.name}", word, [TUNING, *self.names])
-            found = [n for n in self.names if n == word or n.startswith(f"{word}-")]
+            tuning = f"{TUNING}-" if word == TUNING else None
+            found = [n for n in self.names if n == word or (tuning and n.startswith(tuning))]
             chosen += [name for name in found if name not in chosen]
         return [name for name in self.names if name in chosen] if only else self.names
 

@@ -78,7 +78,8 @@ def write_chosen(study: Study, base: Path, path: Path) -> None:
         },
     }
     text = json.dumps(content, indent=1) + "\n"
-    if found and (not path.exists() or path.read_text("utf-8") != text):
+    before = path.read_text("utf-8") if path.exists() else None
+    if (found or before is not None) and text != before:
         write(path, text)
 
 

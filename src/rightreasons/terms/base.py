@@ -20,7 +20,7 @@ from rightreasons.augment import follow
 from rightreasons.config import check_choice, check_types
 from rightreasons.distributed import means
 from rightreasons.errors import UserError
-from rightreasons.memory import Column, Ragged
+from rightreasons.memory import Column, Ragged, take
 from rightreasons.nets.base import Net
 from rightreasons.types import Batch, Out
 
@@ -196,21 +196,21 @@ def decode(values: Tensor, scale: Tensor, like: Tensor) -> Tensor:
 
 def refer(
     columns: dict[str, Column],
-    names: tuple[str, str],
+    names: Sequence[str],
     how: str,
     y: Tensor,
     generator: torch.Generator,
 ) -> dict[str, Column]:
-    """Controls: maps that are not the rows' own, in the columns of values and scales."""
+    """Controls: maps that are not the rows' own. ``names`` are the columns of values, then those
+    that go with them to another row: scales, and the classes that the maps are of."""
     if how == "own":
         return columns
-    column, scale = columns[names[0]], columns[names[1]]
-    values = column.padded()[0] if isinstance(column, Ragged) else column  # (n,...,u,v)
-    assert isinstance(scale, Tensor)
     if how == "shuffled":
         other = _others(y, generator)
-        values, scale = values[other], scale[other]
-    elif how == "cells":
+        return columns | {name: take(columns[name], other) for name in names if name in columns}
+    column = columns[names[0]]
+    values = column.padded()[0] if isinstance(column, Ragged) else column  # (n,...,u,v)
+    if how == "cells":
         flat = values.flatten(-2)
         order = torch.rand(len(flat), flat.shape[-1], generator=generator).argsort(1)
         order = order.view(len(flat), *[1] * (flat.ndim - 2), -1).expand_as(flat)
@@ -223,7 +223,7 @@ def refer(
             drawn = drawn.round().clamp(0, 255)
         values = drawn.view_as(values).to(values.dtype)
     kept = Ragged(values.flatten(0, 1), column.lengths) if isinstance(column, Ragged) else values
-    return columns | {names[0]: kept, names[1]: scale}
+    return columns | {names[0]: kept}
 
 
 def _others(y: Tensor, generator: torch.Generator) -> Tensor:

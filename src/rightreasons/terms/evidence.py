@@ -95,7 +95,8 @@ class Evidence(Term):
     def refer(
         self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
     ) -> dict[str, Column]:
-        return refer(columns, ("evidence.map", "evidence.scale"), self.reference, y, generator)
+        names = ("evidence.map", "evidence.scale", "evidence.class")
+        return refer(columns, names, self.reference, y, generator)
 
     def __call__(self, net: Net, out: Out, batch: Batch, columns: Mapping[str, Column]) -> Tensor:
         stored, scale = columns["evidence.map"], columns["evidence.scale"]

@@ -307,8 +307,11 @@ class RRR(Term):
     def refer(
         self, columns: dict[str, Column], y: Tensor, generator: torch.Generator
     ) -> dict[str, Column]:
-        for names in self.stored:
-            columns = refer(columns, names, self.reference, y, generator)
+        if self.reference == "shuffled":  # every layer of the same other row, and its class
+            names = [name for pair in self.stored for name in pair]
+            return refer(columns, [*names, "rrr.class"], self.reference, y, generator)
+        for values, _ in self.stored:
+            columns = refer(columns, [values], self.reference, y, generator)
         return columns
 
     def counted(self, columns: Mapping[str, Column]) -> Tensor:
