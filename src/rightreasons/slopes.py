@@ -65,17 +65,15 @@ def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = N
             "a forward pass without a graph cannot be explained; enable gradients for it"
         )
     own = torch.zeros_like(out.logits).scatter(1, y[:, None], 1.0)
-    root, trains = out.logits.grad_fn, torch.is_grad_enabled()
-    with (
-        relus_by(rule, root, net.name) if rule else nullcontext(),
-        short_forms(root) if trains else nullcontext(),
-    ):
+    root = out.logits.grad_fn
+    # the same forms with gradients and without: a map equals the stored one to the last bit
+    with relus_by(rule, root, net.name) if rule else nullcontext(), short_forms(root):
         try:
             (found,) = torch.autograd.grad(
                 out.logits,
                 whole[tap],
                 own,
-                create_graph=trains,
+                create_graph=torch.is_grad_enabled(),
                 retain_graph=True,
                 allow_unused=True,
             )

@@ -216,16 +216,24 @@ class Net(nn.Module):
         A map then depends on its own image alone, not on its batch mates, and the running
         statistics are left as they are.
         """
-        with _down(list(self.modules()), "training"):
+        with _down([*self._norms, *self._others], "training"):
             yield
 
     @contextmanager
     def batch_statistics(self) -> Iterator[None]:
         """BatchNorm by the batch, running statistics as they are, nothing at random, inside."""
-        norms = [part for part in self.modules() if isinstance(part, _BN)]
-        others = [part for part in self.modules() if not isinstance(part, _BN)]
-        with _down(norms, "track_running_stats"), _down(others, "training"):
+        with _down(self._norms, "track_running_stats"), _down(self._others, "training"):
             yield
+
+    @property
+    def _norms(self) -> list[nn.Module]:
+        return [part for part in self.modules() if isinstance(part, _BN)]
+
+    @property
+    def _others(self) -> list[nn.Module]:
+        """Single layers, dropout among them; what holds others may choose between them by mode."""
+        leaves = [part for part in self.modules() if not any(True for _ in part.children())]
+        return [part for part in leaves if not isinstance(part, _BN)]
 
 
 @contextmanager
