@@ -123,8 +123,10 @@ class Run:
             for left in place.glob(f"*{PARTIAL}"):
                 left.unlink()  # of a process that was killed while it wrote
         saved = self._newest(start)
-        if saved.task is start and saved.step is None:  # all of it will be trained here and now
+        anew = saved.task is start and saved.step is None  # all of it will be trained here and now
+        if anew or not (self.folder / "environment.json").exists():
             write(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        if anew:
             for name in ("records.jsonl", "result.json"):  # of a run whose checkpoints are gone
                 (self.folder / name).unlink(missing_ok=True)
         if saved.task is not None:
