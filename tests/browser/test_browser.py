@@ -170,7 +170,8 @@ def test_the_matrix_follows_its_lists(tab):
 
 def test_a_row_leads_to_config_and_command(tab):
     tab.page.click("table a:has-text('er+rrr, seed 1') >> visible=true")
-    assert tab.page.is_visible("details[open] pre.command:has-text('er+rrr')")
+    # the browser tells of a new address after the click has returned
+    tab.page.wait_for_selector("details[open] pre.command:has-text('er+rrr') >> visible=true")
     assert "seed=1" in tab.page.inner_text("details[open] pre.command >> visible=true")
 
 
