@@ -39,8 +39,8 @@ class Term(ABC):
     view: str = "canonical"
     """canonical: images as they are, in a forward of their own; shared: the learner's forward of
     replayed images, stored maps following crop and flip; auto: shared if the learner replays and
-    the explanation can follow, else canonical; ignore: augmented images, maps that do not follow
-    (the authors' mismatch, for ablation)"""
+    that forward gives what is compared, else canonical; ignore: augmented images, maps that do
+    not follow (the authors' mismatch, for ablation)"""
     rows: int = 32
     """memory rows a step, in a forward of their own"""
     bn: str = "auto"
