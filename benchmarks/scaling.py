@@ -33,7 +33,7 @@ import ranks  # noqa: E402
 
 LEARNERS = {
     "er+rrr": lambda: rr.ER(rr.Memory(200)) + rr.RRR(profile="recommended"),
-    "eeil": lambda: rr.EEIL(rr.Memory(200)),
+    "eeil": lambda: rr.EEIL(rr.Memory(200, pick="random")),
 }
 WARM = 3  # steps that are not counted
 

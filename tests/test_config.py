@@ -125,7 +125,7 @@ def test_the_last_of_two_overrides_counts():
 def test_a_nested_override_after_null_starts_from_defaults():
     config = resolve("glyphs-small", "er", ["train.augment=null", "train.augment.crop=1"])
     plain_colours = {"brightness": 0.0, "contrast": 0.0}
-    assert config["train"]["augment"] == {"crop": 1, "flip": True, "cut": None} | plain_colours
+    assert config["train"]["augment"] == {"crop": 1, "flip": False, "cut": None} | plain_colours
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rightreasons as rr
 from rightreasons.errors import UserError
 from rightreasons.memory import (
     Memory,
@@ -420,3 +421,12 @@ def test_rows_of_either_part():
     ]
     memory.replace({"held": torch.tensor([False, True, True, False])})
     assert memory.part(held=True).tolist() == [1, 2] and memory.part(held=False).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("learner", [rr.ICaRL, rr.EEIL, rr.BiC])
+def test_a_memory_that_names_its_size_alone_is_picked_as_the_learner_picks(learner):
+    given = rr.Memory(40)
+    assert learner(given).memory.pick == learner().memory.pick == "herding"
+    assert learner(rr.Memory(40, pick="random")).memory.pick == "random"
+    assert rr.ER(given).memory.pick == "random" and given.pick is None
+    assert len(learner(given).memory) == 0 and learner(given).memory.size == 40

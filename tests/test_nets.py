@@ -199,11 +199,23 @@ class Random(nn.Module):
         return x * (torch.rand(len(x), 1, 1, 1) < 0.5) if self.training else x
 
 
+class Block(nn.Module):
+    """A block that holds a layer and calls dropout itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return F.dropout(self.norm(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize("part", [Random, Block])
 @pytest.mark.parametrize("norm", ["frozen", "batch"])
-def test_nothing_is_at_random_in_a_forward_for_explanations(norm):
+def test_nothing_is_at_random_in_a_forward_for_explanations(norm, part):
     net = rr.net(
         nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Random(), nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), part(), nn.AdaptiveAvgPool2d(1),
             nn.Flatten(), nn.Linear(4, 2),
         ),
         size=8,

@@ -366,6 +366,32 @@ def test_images_have_one_size_in_a_run(tiny_stream):
     assert train.at(tiny_stream[1], Stage()).augment == rr.Augment(cut=12, flip=False)
 
 
+def test_what_later_tasks_do_not_say_of_an_augmentation_is_the_run_s(tiny_stream):
+    """A mirrored glyph may be another glyph: nobody who asks for a smaller crop asks for that."""
+    glyphs = rr.Augment(3, False, contrast=0.2)
+    for given, crop, contrast in (({"crop": 2}, 2, 0.2), (rr.Augment(crop=2), 2, 0.0)):
+        train = rr.Train(augment=glyphs, later={"augment": given})
+        assert train.at(tiny_stream[0], Stage()).augment == glyphs
+        later = train.at(tiny_stream[1], Stage()).augment
+        assert later == rr.Augment(crop, False, contrast=contrast)
+    assert not rr.Train(augment=rr.Augment(2)).on(tiny_stream.flip).augment.flip
+    assert rr.Train(augment=rr.Augment(2, True)).on(tiny_stream.flip).augment.flip
+    assert rr.Train(augment=rr.Augment(2)).on(True).augment.flip
+
+
+def test_what_has_learned_already_is_refused(tiny_stream, tiny_net, tiny_train):
+    """Its rows and its classes would be taken for those of the new run."""
+    how = {"train": tiny_train, "progress": False}
+    past = rr.fit(rr.ER(rr.Memory(6)), tiny_net, tiny_stream, **how)
+    for learner in (past.learner, past.learner + rr.Evidence()):
+        with pytest.raises(rr.UserError, match=r"has learned already, .* a new one such as rr\.ER"):
+            rr.fit(learner, tiny_net, tiny_stream, **how)
+    with pytest.raises(rr.UserError, match=r"6 classes already, .*rr\.net\(net\.module"):
+        rr.fit(rr.ER(rr.Memory(6)), past.net, tiny_stream, **how)
+    on = rr.net(past.net.module, size=16)
+    assert torch.equal(on.module.conv1.weight, past.net.module.conv1.weight) and not on.classes
+
+
 def test_rehearsals_have_no_noise_on_their_gradients(
     tiny_stream, tiny_net, tiny_train, monkeypatch
 ):

@@ -18,7 +18,8 @@ class Augment:
 
     crop: int = 4
     """width of a black border that the window may reach into"""
-    flip: bool = True
+    flip: bool | None = None
+    """half of the images as in a mirror; null: if the data allows it"""
     cut: int | None = None
     """side of the window, the image's own by default; what is not augmented is cut in the middle"""
     brightness: float = 0.0
@@ -62,7 +63,7 @@ def augment(x: Tensor, how: Augment, generator: torch.Generator) -> tuple[Tensor
         for spare in (tall - height, wide - width)
     )
     coin = torch.rand(batch, generator=generator) < 0.5
-    flip = (coin if how.flip else torch.zeros_like(coin)).to(x.device)
+    flip = (coin if how.flip is not False else torch.zeros_like(coin)).to(x.device)
 
     rows = torch.arange(height, device=x.device) + down[:, None]  # (B,h)
     ahead = torch.arange(width, device=x.device).expand(batch, width)

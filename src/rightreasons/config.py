@@ -6,7 +6,7 @@ import copy
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from numbers import Real
@@ -276,7 +276,6 @@ class Parts:
 
 def build(config: Mapping[str, Any]) -> Parts:
     """Objects of a config; anything unknown or of another type is refused."""
-    from rightreasons.augment import Augment
     from rightreasons.nets import check_name
     from rightreasons.optimise import Train
 
@@ -284,9 +283,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     source = build_source(config)
     net = make(NetFields, config.get("net"), "net")
     check_name(net.name)
-    train = make(Train, config.get("train"), "train")
-    if train.augment is None:
-        train = replace(train, augment=Augment(flip=source.flip))
+    train = make(Train, config.get("train"), "train").on(source.flip)
     return Parts(
         convert(config["seed"], int, "seed"),
         source,

@@ -82,8 +82,9 @@ class Memory:
     """
 
     size: int = 200
-    pick: str = "random"
-    """random, or herding: images whose mean embedding stays near that of their class"""
+    pick: str | None = None
+    """random, or herding: images whose mean embedding stays near that of their class; null: as the
+    learner picks"""
     per_class: int | tuple[int, int] | None = None
     columns_: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
@@ -93,7 +94,7 @@ class Memory:
                 f"memory.per_class is {self.per_class}, expected a number of rows a class, or two"
             )
         check_types(self, "memory")
-        if self.pick not in PICKS:
+        if self.pick not in (None, *PICKS):
             raise unknown("memory.pick", self.pick, PICKS)
         if self.size < 1:
             raise UserError(f"memory.size is {self.size}, expected at least one row")

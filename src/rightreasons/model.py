@@ -314,7 +314,7 @@ def extend(
     labels = tuple(range(count, len(names)))
     task = Task(len(old), labels, *(_shift(part, count) for part in (new[0].train, new[0].test)))
     flip = make(Augment, model.config["train"]["augment"], "train.augment").flip
-    stream = Stream((*old, task), names, model.mean, model.std, flip)
+    stream = Stream((*old, task), names, model.mean, model.std, flip is not False)
     done: dict[str, Any] = {"run": str(run), "folder": str(folder), "classes": list(source.names)}
     done |= {"skip_bad": True} if skip_bad else {}
     done |= {"words": list(changes)} if changes else {}

@@ -93,15 +93,29 @@ class Train:
         passed = sum(epoch >= milestone for milestone in self.milestones)
         return self.lr * self.gamma**passed
 
+    def on(self, flip: bool) -> Train:
+        """With an augmentation that is settled: mirror images, if nothing is said, by ``flip``."""
+        how = self.augment or Augment()
+        return replace(self, augment=how if how.flip is not None else replace(how, flip=flip))
+
     def at(self, task: Task, stage: Stage) -> Train:
         """What holds in this stage of this task."""
         changed: dict[str, Any] = {"later": {}}
         for fields in (self.later if task.index else {}, stage.train):
             made = part_of_run(fields, "train.later" if fields is self.later else stage.name)
             changed |= {name: getattr(made, name) for name in fields}
-        if changed.get("augment") and self.augment:
-            changed["augment"] = replace(changed["augment"], cut=self.augment.cut)
+            if made.augment is not None and self.augment is not None:
+                changed["augment"] = self._changed(fields["augment"], made.augment)
         return replace(self, **changed)
+
+    def _changed(self, given: Any, made: Augment) -> Augment:
+        """The run's augmentation with what is different; an `Augment` says all but cut and flip."""
+        assert self.augment is not None
+        if isinstance(given, Mapping):
+            said = {name: getattr(made, name) for name in given}
+            return replace(self.augment, **{k: v for k, v in said.items() if v is not None})
+        flip = self.augment.flip if made.flip is None else made.flip
+        return replace(made, cut=self.augment.cut, flip=flip)
 
 
 def part_of_run(fields: Mapping[str, Any], where: str) -> Train:

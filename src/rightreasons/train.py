@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rightreasons.augment import Augment
 from rightreasons.distributed import agree, joined
 from rightreasons.errors import UserError
 from rightreasons.learners.base import Learner
@@ -57,10 +55,11 @@ def fit(
         raise UserError(
             f'stream is a {type(stream).__name__}, expected rr.stream("glyphs", tasks=5)'
         )
+    if start is None:
+        _check_new(learner, net)
     if checkpoint < 1:
         raise UserError(f"checkpoint is {checkpoint}, expected at least 1 step")
-    seed, train = int(seed), train or Train()
-    train = replace(train, augment=train.augment or Augment(flip=stream.flip))
+    seed, train = int(seed), (train or Train()).on(stream.flip)
     with joined(train.device) as processes:
         if processes.size > 1:
             given = run.config if isinstance(run, Run) else None
@@ -72,6 +71,20 @@ def fit(
         loop.folder, loop.every = run, checkpoint
         with limited(train.threads), own_noise(loop.device):
             return loop.run(progress, start)
+
+
+def _check_new(learner: Learner, net: Net) -> None:
+    """Refuse what has learned already: its memory and its classes would mix with new ones."""
+    if len(learner.memory) or any(name.endswith("_") for name in vars(learner)):
+        raise UserError(
+            f"this {learner.name} has learned already, expected a new one such as "
+            f"rr.{type(learner).__name__}(); to learn more classes call rr.extend(RUN, FOLDER, OUT)"
+        )
+    if net.classes:
+        raise UserError(
+            f"this net has learned {net.classes} classes already, expected one without; pass "
+            "rr.net(NAME), or rr.net(net.module) for its weights below a new head"
+        )
 
 
 @contextmanager

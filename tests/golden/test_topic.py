@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from literal import cross_entropy, distance, mean
+from torch import nn
 
 import rightreasons as rr
 from rightreasons.checkpoints import load_checkpoint
@@ -425,8 +426,26 @@ def test_fields_that_say_nothing(make, words):
         make()
 
 
-def test_a_net_without_pooling_has_no_cache(tiny_stream):
-    net = rr.net("alexnet")
+def plain_net():
+    """What follows its last kernel, BatchNorm and ReLU, is no part of a block."""
+    return rr.net(
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8),
+            nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2),
+        ),
+        size=16,
+    )  # fmt: skip
+
+
+def test_the_last_block_has_a_kernel_and_what_is_behind_it_trains_too():
+    net = plain_net()
+    assert net.pooled_linear and net.last_block == "3"
+    assert [tuple(p.shape) for p in net.last_parameters()] == [(8, 4, 3, 3), (8,), (8,), (8,)]
+
+
+@pytest.mark.parametrize("make", [lambda: rr.net("alexnet"), plain_net])
+def test_a_net_that_ends_in_something_else_has_no_cache(make, tiny_stream):
+    net = make()
     with pytest.raises(rr.UserError, match="topic.cache needs a net whose head reads the mean"):
         few_shot(cache=True).check(net, tiny_stream)
 

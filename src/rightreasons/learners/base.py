@@ -47,6 +47,8 @@ class Learner:
     name: ClassVar[str]
     replays: ClassVar[bool] = False
     """does the task loss see remembered images"""
+    picks: ClassVar[str] = "random"
+    """how images are chosen for the memory, if it does not say"""
     one_program: ClassVar[bool] = True
     """does `predict` compute the same whatever the images show, so that it can be exported"""
 
@@ -58,6 +60,9 @@ class Learner:
             )
         if not isinstance(self.memory, Memory):
             raise UserError(f"memory is {self.memory!r}, expected rr.Memory(200)")
+        if self.memory.pick is None:
+            self.memory = copy.copy(self.memory)
+            self.memory.pick = self.picks
         check_types(self, self.name, skip=("memory", "terms"))
         self.terms = tuple(term.beside(self.shares) for term in self.terms)
         names = [term.name for term in self.terms]

@@ -30,7 +30,6 @@ class BiC(Learner):
     class. Terms see raw logits and the part that trains.
     """
 
-    memory: Memory = field(default_factory=lambda: Memory(pick="herding"))
     replay: str = "concat"
     """concat: new images and exemplars in one shuffled pool; paired: rows beside each batch"""
     temperature: float = 2.0
@@ -48,6 +47,7 @@ class BiC(Learner):
 
     name: ClassVar[str] = "bic"
     replays: ClassVar[bool] = True
+    picks: ClassVar[str] = "herding"
 
     def __post_init__(self) -> None:
         super().__post_init__()

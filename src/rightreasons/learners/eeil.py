@@ -28,7 +28,6 @@ class EEIL(Learner):
     an old one, and holds the new classes too, to the net as the first stage left it.
     """
 
-    memory: Memory = field(default_factory=lambda: Memory(pick="herding"))
     replay: str = "concat"
     """concat: new images and exemplars in one shuffled pool; paired: rows beside each batch"""
     temperature: float = 2.0
@@ -37,6 +36,7 @@ class EEIL(Learner):
 
     name: ClassVar[str] = "eeil"
     replays: ClassVar[bool] = True
+    picks: ClassVar[str] = "herding"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -30,12 +30,12 @@ class ICaRL(LwFMC):
     mean predicts.
     """
 
-    memory: Memory = field(default_factory=lambda: Memory(pick="herding"))
     replay: str = "concat"
     """concat: new images and exemplars in one shuffled pool; paired: rows beside each batch"""
 
     name: ClassVar[str] = "icarl"
     replays: ClassVar[bool] = True
+    picks: ClassVar[str] = "herding"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -109,7 +109,7 @@ class TOPIC(Learner):
         return not self.cache
 
     def check(self, net: Net, tasks: Sequence[Task]) -> None:
-        if self.cache and not net.pooled_linear:
+        if self.cache and not net.ends_in_last_block:
             raise UserError(
                 f"topic.cache needs a net whose head reads the mean of the last block, and "
                 f"{net.name} is none; type topic.cache=false"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -96,19 +96,30 @@ class Net(nn.Module):
 
     @property
     def last_block(self) -> str:
-        """The last block with weights before the head: the innermost one of ``last_block``, or, if
-        that has none, the last layer before it."""
+        """The last block with a kernel before the head: the innermost one of ``last_block``, or, if
+        that has none, the last layer before it. Scales and offsets alone are no block."""
         path = self.path("last_block")
         part = self._find(path, "layer")
-        if not list(part.parameters()):
+        if not _kernels(part.parameters()):
             named = list(self.module.named_modules())
             before = named[: [name for name, _ in named].index(path)]
-            last: str = [name for name, m in before if list(m.parameters(recurse=False))][-1]
+            last: str = [name for name, m in before if _kernels(m.parameters(recurse=False))][-1]
             return last
         while type(part) is nn.Sequential:
-            own = [pair for pair in part.named_children() if list(pair[1].parameters())]
+            own = [pair for pair in part.named_children() if _kernels(pair[1].parameters())]
             path, part = f"{path}.{own[-1][0]}", own[-1][1]
         return path
+
+    @property
+    def ends_in_last_block(self) -> bool:
+        """Does the head read the mean of what the last block gives, with nothing in between?"""
+        path, last = self.path("last_block"), self.last_block
+        while path != last:
+            part = self._find(path, "layer")
+            if type(part) is not nn.Sequential:
+                return False
+            path = f"{path}.{list(part.named_children())[-1][0]}"
+        return self.pooled_linear
 
     def last_parameters(self) -> list[Tensor]:
         """Of the last block and of what is behind it, in order of registration, without head."""
@@ -216,24 +227,26 @@ class Net(nn.Module):
         A map then depends on its own image alone, not on its batch mates, and the running
         statistics are left as they are.
         """
-        with _down([*self._norms, *self._others], "training"):
+        with _down(self._parts, "training"):
             yield
 
     @contextmanager
     def batch_statistics(self) -> Iterator[None]:
         """BatchNorm by the batch, running statistics as they are, nothing at random, inside."""
-        with _down(self._norms, "track_running_stats"), _down(self._others, "training"):
+        norms = [part for part in self._parts if isinstance(part, _BN)]
+        others = [part for part in self._parts if not isinstance(part, _BN)]
+        with _down(norms, "track_running_stats"), _down(others, "training"):
             yield
 
     @property
-    def _norms(self) -> list[nn.Module]:
-        return [part for part in self.modules() if isinstance(part, _BN)]
+    def _parts(self) -> list[nn.Module]:
+        """What changes its mode for an explanation: a block may call dropout itself."""
+        return list(self.modules())
 
-    @property
-    def _others(self) -> list[nn.Module]:
-        """Single layers, dropout among them; what holds others may choose between them by mode."""
-        leaves = [part for part in self.modules() if not any(True for _ in part.children())]
-        return [part for part in leaves if not isinstance(part, _BN)]
+
+def _kernels(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Those that are no mere scale or offset of channels."""
+    return [p for p in parameters if p.ndim > 1]
 
 
 @contextmanager

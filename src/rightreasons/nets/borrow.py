@@ -48,6 +48,11 @@ class Borrowed(Net):
     def _last(self) -> Any:
         return self.module.get_submodule(self.head_name)
 
+    @property
+    def _parts(self) -> list[nn.Module]:
+        """All but the module itself, which may answer with another head in eval mode."""
+        return [part for part in self.modules() if part is not self.module]
+
     def see(self, classes: Sequence[int]) -> None:
         """Show these rows of the head, in this order."""
         self.order = torch.tensor(list(classes), dtype=torch.long)
