@@ -28,7 +28,7 @@ from rightreasons.fits import check_fit
 from rightreasons.keep import keep
 from rightreasons.learners.base import Learner
 from rightreasons.losses import check_weights
-from rightreasons.metrics import groups, over_images
+from rightreasons.metrics import groups, over_images, percent
 from rightreasons.nets.base import Net
 from rightreasons.nets.compiled import compile_parts, eager
 from rightreasons.optimise import Train
@@ -126,13 +126,18 @@ class Loop(Steps):
 
     def _check_images(self, known: dict[str, Any]) -> None:
         """Refuse to go on with other images than those that the run began with."""
-        own = self.stream
-        told = (own.mean - known["mean"]).abs().max() + (own.std - known["std"]).abs().max()
-        if told > 0.1 or list(own.class_names[: len(known["class_names"])]) != known["class_names"]:
+        if self._is_other(known):
             raise UserError(
                 "a checkpoint of this run was trained on other images: their mean or their classes "
                 "are not those of the stream; pass the data it began with, or another --out"
             )
+
+    def _is_other(self, known: dict[str, Any]) -> bool:
+        """Are these numbers of other images than the stream's?"""
+        own = self.stream
+        told = (own.mean - known["mean"]).abs().max() + (own.std - known["std"]).abs().max()
+        begun = list(own.class_names[: len(known["class_names"])])
+        return bool(told > 0.1) or begun != known["class_names"]
 
     def _learn_all(self, progress: bool) -> None:
         label = f"{self.learner.method} seed {self.seed}"
@@ -212,7 +217,7 @@ class Loop(Steps):
                     "learner": state,
                     "records": self.records,
                     "probes": self.probes,
-                    "stream": self._stream(),
+                    "stream": self._stream(len(self.records)),
                 },
             )
             self.known = marks(state)
@@ -242,7 +247,7 @@ class Loop(Steps):
         state = {
             "net": pack(self.net),
             "learner": lean(get_state(self.learner), self.known),
-            "stream": self._stream(),
+            "stream": self._stream(len(self.records)),
             "losses": self.losses.state(),
             "steps": self.steps,
             "seconds": time.perf_counter() - self.begun,
@@ -254,12 +259,17 @@ class Loop(Steps):
         if self.prefix is None or task.index:
             return None
         saved = from_first(partial(_read_prefix, self.prefix))
+        if saved is not None and "stream" in saved and self._is_other(saved["stream"]):
+            text = f"{self.prefix} was trained on other images; the first task is trained anew"
+            warnings.warn(text, RunWarning, stacklevel=2)
+            return None
         return None if saved is None else self._load_prefix(saved)
 
     def _save_prefix(self, path: Path, seconds: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {"net": pack(self.net), "learner": get_state(self.learner), "seconds": seconds}
-        save_checkpoint(path, state | {"losses": self.losses.state(), "steps": self.steps})
+        state |= {"losses": self.losses.state(), "steps": self.steps, "stream": self._stream(1)}
+        save_checkpoint(path, state)
 
     def _load_prefix(self, saved: dict[str, Any]) -> float:
         try:
@@ -300,10 +310,9 @@ class Loop(Steps):
         self.losses.look()
         reporter.done += self.steps - told
 
-    def _stream(self) -> dict[str, Any]:
-        """What is needed of the stream to use the net: it may not be there any more."""
-        ended = self.stream[: len(self.records)]
-        counts = [len(task.classes) for task in ended]
+    def _stream(self, ended: int) -> dict[str, Any]:
+        """What is needed of the stream to use a net of so many tasks: it may be gone by then."""
+        counts = [len(task.classes) for task in self.stream[:ended]]
         return {
             "class_names": list(self.stream.class_names[: sum(counts)]),
             "counts": counts,
@@ -342,13 +351,13 @@ def _read_prefix(path: Path) -> dict[str, Any] | None:
 def _line(record: dict[str, Any], tasks: int) -> str:
     seen = over_images(record["accuracy"]["class"], record["test_images"])
     grouped = "".join(
-        f" (p={how[1:]}: {100 * over_images(record['accuracy'][how], record['test_images']):.1f} %)"
+        f" (p={how[1:]}: {percent(over_images(record['accuracy'][how], record['test_images']))})"
         for how in groups(record["accuracy"])
     )
     losses = "  ".join(f"{name} {value:.3g}" for name, value in record["losses"].items())
     kb = {name: f"{size / 1024:.0f} kB" for name, size in record["bytes"].items()}
     return (
-        f"task {record['task']}/{tasks}  accuracy on all classes seen {100 * seen:.1f} %{grouped}"
+        f"task {record['task']}/{tasks}  accuracy on all classes seen {percent(seen)}{grouped}"
         f"  {losses}  memory {record['rows']} rows, images {kb['images']}, maps {kb['maps']}"
         f"  {record['seconds']:.1f} s"
     )

@@ -59,6 +59,11 @@ def over_images(
     return float(np.dot(known, sizes) / np.sum(sizes))
 
 
+def percent(share: float | None) -> str:
+    """An accuracy as it is said in a line."""
+    return "unknown" if share is None or np.isnan(share) else f"{100 * share:.1f} %"
+
+
 def average_incremental_accuracy(R: Matrix, sizes: Matrix) -> float:
     """``1/T sum_k a_k`` of `seen_accuracy`."""
     return float(np.mean(seen_accuracy(R, sizes)))

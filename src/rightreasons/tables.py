@@ -136,12 +136,13 @@ def pointing(found: Group, task_aware: bool = False) -> Table:
     table = means(found, keys, f"pointing game, {how}")
     suffix = "_task" if task_aware else ""
     for row, line in zip(table.rows, found.finished, strict=False):
-        row.insert(1, str(sum(line.finished[0].numbers["PG-images"])))
+        played = [run.numbers for run in line.finished if "PG-images" in run.numbers]
+        row.insert(1, str(sum(played[0]["PG-images"])) if played else "")
         undefined = [
-            sum(run.numbers[f"{ratio}_undefined{suffix}"] for run in line.finished)
+            str(sum(numbers[f"{ratio}_undefined{suffix}"] for numbers in played))
             for ratio in ("Pr", "Re")
         ]
-        row.append(", ".join(map(str, undefined)))
+        row.append(", ".join(undefined) if played else "")
     table.head = [table.head[0], "images with mask", *table.head[1:], "undefined Pr, Re"]
     return table
 

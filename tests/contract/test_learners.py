@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rightreasons as rr
+from rightreasons.errors import RunWarning
 from rightreasons.memory import Ragged
 from rightreasons.registry import LEARNERS, TERMS, find
 from rightreasons.state import get_state
@@ -180,6 +181,24 @@ def test_runs_that_share_the_first_task_equal_separate_runs(
     assert equal(weights(joined), weights(alone))
     for a, b in zip(joined.records, alone.records, strict=True):
         assert a["losses"] == b["losses"] and a["accuracy"] == b["accuracy"]
+
+
+def test_a_first_task_of_other_images_is_not_shared(tiny_stream, tiny_net, tiny_train, tmp_path):
+    """The folder of images may have changed since: its name is all that the file's name knows."""
+    how = {"train": tiny_train, "progress": False}
+    names = tuple(reversed(tiny_stream.class_names))
+    for k, other in enumerate(
+        (
+            replace(tiny_stream, class_names=names),
+            replace(tiny_stream, mean=tiny_stream.mean + 9),
+        )
+    ):
+        shared = tmp_path / f"{k}.pt"
+        rr.fit(learner("er"), tiny_net, other, prefix=shared, **how)
+        with pytest.warns(RunWarning, match="was trained on other images; the first task is"):
+            anew = rr.fit(learner("er"), tiny_net, tiny_stream, prefix=shared, **how)
+        alone = rr.fit(learner("er"), tiny_net, tiny_stream, **how)
+        assert equal(weights(anew), weights(alone))
 
 
 def test_terms_of_one_learner_share_a_forward(tiny_stream, tiny_net, tiny_train, monkeypatch):

@@ -13,7 +13,7 @@ from rightreasons.errors import UserError
 from rightreasons.reports import charts
 from rightreasons.reports.read import read
 from rightreasons.reports.view import page
-from rightreasons.reports.write import place, report
+from rightreasons.reports.write import place, report, slug, standing
 
 EVIL = '<script>alert("x")</script> & "quoted" $5 </script>'
 
@@ -195,3 +195,39 @@ def test_where_the_page_goes(tmp_path):
 def test_words_on_the_page_are_the_formulas(written):
     _, seen = written
     assert re.search(r"1/\(T.1\) Σ R\[T, i\]", seen.text)
+
+
+def unknown_before(folder, task):
+    """As a run that was extended without its old images: of old tasks nothing is known."""
+    path = folder / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for record in records[task:]:
+        for how in record["accuracy"]:
+            record["accuracy"][how][:task] = [None] * task
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+
+
+def test_runs_whose_old_images_are_gone_have_a_page(made_up, tmp_path):
+    for seed in (0, 1):
+        unknown_before(lay(made_up, tmp_path / "runs", "er", seed, maps=False, masks=False), 2)
+    target = report(tmp_path / "runs")
+    seen = (target.parent / "tables" / "glyphs-small-seen.csv").read_text("utf-8").splitlines()
+    assert seen[1].startswith("er,") and " ± " in seen[1] and seen[1].endswith(",")
+    assert "nan" not in Seen(target.read_text("utf-8")).text.lower().split()
+    assert "accuracy on all classes seen unknown" in standing(read([tmp_path / "runs"]).runs[0])
+
+
+def test_runs_with_masks_and_without_stand_in_one_table(made_up, tmp_path):
+    """CUB's masks may have come after the first run."""
+    lay(made_up, tmp_path / "runs", "er", maps=False, masks=False)
+    lay(made_up, tmp_path / "runs", "er+rrr", maps=False)
+    target = report(tmp_path / "runs")
+    game = (target.parent / "tables" / "glyphs-small-pointing.csv").read_text("utf-8").splitlines()
+    assert set(game[1].split(",")) == {"er", ""} and "" not in game[2].split(",")[:3]
+
+
+def test_names_without_latin_letters_get_files_of_their_own():
+    made = []
+    for title in ("птицы", "рыбы", "fish"):
+        made.append(slug(title, made))
+    assert made == ["runs", "runs-2", "fish"]

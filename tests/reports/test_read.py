@@ -63,13 +63,36 @@ def test_other_settings_of_one_method_are_lines_of_their_own(made_up, tmp_path):
     ]
 
 
-def test_a_branch_is_told_apart_by_its_own_words(made_up, tmp_path):
-    lay(made_up, tmp_path / "run", "er+rrr", words=["train.epochs=2"])
-    lay(made_up, tmp_path / "branch", "er+rrr", words=["train.epochs=2", "rrr.weight=3"])
-    path = tmp_path / "branch" / "er+rrr" / "0" / "config.yaml"
-    path.write_text(path.read_text("utf-8") + "branch: {run: runs/0, task: 1}\n", "utf-8")
+def branched(made_up, folder, run, task, words=(), seed=0):
+    lay(made_up, folder, "er+rrr", seed, words)
+    path = folder / "er+rrr" / str(seed) / "config.yaml"
+    path.write_text(f"{path.read_text('utf-8')}branch: {{run: {run}, task: {task}}}\n", "utf-8")
+
+
+def test_a_branch_is_told_apart_by_where_it_began_and_by_its_own_words(made_up, tmp_path):
+    """Seeds of one experiment are one line; a run and branches of two of its tasks are three."""
+    for seed in (0, 1):
+        lay(made_up, tmp_path / "run", "er+rrr", seed)
+        for task in (1, 2):
+            branched(made_up, tmp_path / f"b{task}", f"runs/er+rrr/{seed}", task, (), seed)
+    branched(made_up, tmp_path / "more", "runs/other", 1, ["rrr.weight=3"])
     (found,) = read([tmp_path]).groups
-    assert [line.label for line in found.lines] == ["er+rrr", "er+rrr [rrr.weight=3]"]
+    assert [(line.label, len(line.runs)) for line in found.lines] == [
+        ("er+rrr", 2),
+        ("er+rrr [from runs/er+rrr@task1]", 2),
+        ("er+rrr [from runs/er+rrr@task2]", 2),
+        ("er+rrr [from runs/other@task1 rrr.weight=3]", 1),
+    ]
+
+
+def test_a_branch_of_nothing_is_left_out_with_a_sentence(made_up, tmp_path):
+    lay(made_up, tmp_path / "run", "er+rrr")
+    lay(made_up, tmp_path / "other", "er+rrr", 1)
+    path = tmp_path / "other" / "er+rrr" / "1" / "config.yaml"
+    path.write_text(path.read_text("utf-8") + "branch: 3\n", "utf-8")
+    book = read([tmp_path])
+    assert len(book.runs) == 1
+    assert book.problems == ["other/er+rrr/1/config.yaml does not say which run it is a branch of"]
 
 
 def test_a_run_that_no_words_lead_to_is_told_apart_by_settings(made_up, tmp_path):

@@ -61,11 +61,12 @@ def measure(key: str) -> Measure:
 def cell(key: str, value: Any) -> str:
     """The number as it is printed; nothing if it is unknown."""
     scale, digits = measure(key)[1:]
-    return "" if value is None else f"{scale * value:.{digits}f}"
+    return "" if value is None or math.isnan(value) else f"{scale * value:.{digits}f}"
 
 
 def spread(key: str, values: Sequence[float]) -> str:
-    """Mean and deviation (n - 1), or the one value; nothing if there is none."""
+    """Mean and deviation (n - 1) of what is known, or the one value; nothing if there is none."""
+    values = [value for value in values if not math.isnan(value)]
     if not values:
         return ""
     middle = cell(key, mean(values))

@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, printable
 from rightreasons.reports.check import damage
 from rightreasons.reports.command import today, words
 from rightreasons.result import Result
-from rightreasons.runfiles import contents, load_json, read_yaml
+from rightreasons.runfiles import contents, is_branch, load_json, read_yaml
 
 SHARED = ("benchmark", "data", "stream", "extensions")  # what makes a group
 SKIPPED = ("train.threads", "train.device")  # no difference that a reader would look for
@@ -72,7 +72,18 @@ class RunData:
     def settings(self) -> dict[str, Any]:
         """How it was trained, key by key, beside the seed."""
         own = {k: v for k, v in self.full.items() if k not in (*SHARED, "method", "seed")}
+        own |= {"branch": self.origin} if self.origin else {}
         return {k: v for k, v in flat(own).items() if k not in SKIPPED}
+
+    @property
+    def origin(self) -> str:
+        """Where a branch began: the folder of the run, that of its seed left out, and the task."""
+        branch = self.config.get("branch")
+        if branch is None:
+            return ""
+        run = Path(branch["run"])
+        run = run.parent if run.name == str(self.seed) else run
+        return f"{run}@task{branch['task']}"
 
     @cached_property
     def core(self) -> str:
@@ -159,7 +170,7 @@ def read(folders: Sequence[str | Path]) -> Book:
             name = path.parent.relative_to(folder).as_posix()
             if len(folders) > 1 or name == ".":
                 name = (Path(folder.as_posix()) / name).as_posix()
-            found.setdefault(path.parent.absolute(), name)
+            found.setdefault(path.parent.absolute(), printable(name))
     runs, problems = [], []
     for folder, name in found.items():
         try:
@@ -188,6 +199,8 @@ def read_run(folder: Path, name: str | None = None) -> RunData:
     stream = config.get("stream")
     if not isinstance(stream, dict) or not isinstance(stream.get("tasks"), (int, list)):
         raise UserError(f"{name}/config.yaml does not say which tasks: it is not that of a run")
+    if not is_branch(config):
+        raise UserError(f"{name}/config.yaml does not say which run it is a branch of")
     records: list[dict[str, Any]] = []
     problem = ""
     path = folder / "records.jsonl"
@@ -267,7 +280,11 @@ def _labels(variants: list[RunData]) -> list[str]:
     """What tells runs of one method apart: the words of their commands, or their settings."""
     if len(variants) == 1:
         return [""]
-    said = [found for run in variants if (found := words(run.config)) is not None]
+    said = [
+        [*(["from " + run.origin] if run.origin else []), *found]
+        for run in variants
+        if (found := words(run.config)) is not None
+    ]
     if len(said) < len(variants):  # words and settings have little in common
         said = [[f"{k}={v}" for k, v in run.settings.items()] for run in variants]
     common = set(said[0]).intersection(*said[1:])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rightreasons.errors import UserError
+from rightreasons.metrics import percent
 from rightreasons.reports import plots
 from rightreasons.reports.beside import beside
 from rightreasons.reports.curves import curve
@@ -86,13 +87,13 @@ def _names(book: Book) -> list[str]:
     """Names of files: letters, digits and dashes, each once."""
     made: list[str] = []
     for group in book.groups:
-        made.append(slug(group.title, made) or "runs")
+        made.append(slug(group.title, made))
     return made
 
 
 def slug(text: str, taken: Collection[str] = (), longest: int = 60) -> str:
-    """Letters, digits and dashes, and not those of another."""
-    name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.")[:longest].rstrip("-.")
+    """Letters, digits and dashes, and not those of another; ``runs`` if the text has none."""
+    name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.")[:longest].rstrip("-.") or "runs"
     return name if name not in taken else f"{name}-{len(taken) + 1}"
 
 
@@ -176,7 +177,7 @@ def standing(run: RunData) -> str:
 
     text = run.state
     if run.numbers:
-        text += f", accuracy on all classes seen {100 * run.numbers['accuracy']:.1f} %"
+        text += f", accuracy on all classes seen {percent(run.numbers['accuracy'])}"
     note = None if run.finished or run.folder is None else last_note(run.folder)
     if note is not None:
         losses = "  ".join(f"{name} {value:.3g}" for name, value in note["losses"].items())

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from rightreasons.errors import printable
-from rightreasons.metrics import over_images
+from rightreasons.metrics import over_images, percent
 from rightreasons.progress import duration, last_note
 from rightreasons.reports.check import damage
 from rightreasons.reports.table import Table
@@ -118,7 +118,7 @@ _PLURAL = {RUNS: "run", WAITS: "wait", DONE: "done", FAILED: "failed"}
 
 def _accuracy(record: dict[str, Any]) -> str:
     seen = over_images(record["accuracy"]["class"], record["test_images"])
-    return f"accuracy on all classes seen {100 * seen:.1f} %"
+    return f"accuracy on all classes seen {percent(seen)}"
 
 
 def _size(path: Path) -> int:
