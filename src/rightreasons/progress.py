@@ -40,8 +40,9 @@ class Reporter:
         done: int = 0,
         show: bool = True,
         diary: Path | None = None,
+        unit: str = "steps",
     ) -> None:
-        self.label, self.steps, self.done, self.show = label, steps, done, show
+        self.label, self.steps, self.done, self.show, self.unit = label, steps, done, show, unit
         self.begun, self.at_start, self.said = time.monotonic(), done, time.monotonic()
         self.diary, self.noted = diary, time.monotonic()
         self.console = Console(file=sys.stderr)
@@ -105,8 +106,10 @@ class Reporter:
             print(f"{self.label}  {text}", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
-        left = duration(self._seconds_left())
-        return f"{self.done}/{self.steps} steps, about {left} left"
+        text = f"{self.done}/{self.steps} {self.unit}"
+        if self.done == self.at_start:  # nothing is known of their pace
+            return text
+        return f"{text}, about {duration(self._seconds_left())} left"
 
     def _seconds_left(self) -> float:
         new = self.done - self.at_start

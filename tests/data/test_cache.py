@@ -16,7 +16,7 @@ from PIL import Image
 
 from rightreasons.data import cache, worker
 from rightreasons.data.cache import decode
-from rightreasons.data.image import Item
+from rightreasons.data.image import Item, Unreadable
 from rightreasons.errors import UserError
 
 SIZE = 8
@@ -118,6 +118,29 @@ def test_an_interrupted_cache_is_resumed_and_not_used_before(tmp_path, base, mon
     assert not folders(base)[0].endswith(".partial")
 
 
+def test_an_interrupted_cache_is_resumed_from_another_folder(tmp_path, base, monkeypatch):
+    """Files are named as they were typed, and the cache by where they lie in their folder."""
+    items = pictures(tmp_path / "a")
+    fill = worker.fill
+
+    def stop(part, *args):
+        if part[0].file.endswith("0008.png"):
+            raise KeyboardInterrupt
+        return fill(part, *args)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker, "fill", stop)
+    with pytest.raises(KeyboardInterrupt):
+        near = [Item(f"a/{i:04d}.png", f"a/{i}.bmp") for i in range(10)]
+        decode(near, SIZE, True, "a", "a")
+    monkeypatch.setattr(worker, "fill", fill)
+    monkeypatch.chdir("/")
+    assert folders(base)[0].endswith(".partial")
+    found = made(items, tmp_path)
+    assert not found.bad and np.array_equal(found.x, fill(items, SIZE, True).x)
+    assert len(folders(base)) == 1
+
+
 def test_several_processes_that_import_no_torch(tmp_path, base, monkeypatch):
     monkeypatch.setattr(cache, "FEW", 1)
     monkeypatch.setattr(worker, "CHUNK", 256)  # what the processes have
@@ -169,6 +192,37 @@ def test_a_process_that_dies_is_told_of(tmp_path, base, monkeypatch):
     with pytest.raises(UserError, match="cannot be used|process that decodes images ended"):
         made(items, tmp_path)
     assert all(name.endswith(".partial") for name in folders(base))
+
+
+def test_the_second_process_that_dies_is_told_of_while_the_first_works(tmp_path, base, monkeypatch):
+    monkeypatch.setattr(cache, "FEW", 1)
+    monkeypatch.setattr(cache, "cores", lambda: 2)
+
+    def start(partial, place, workers):
+        (partial / f"{place}.log").write_text("out of memory" if place else "")
+        return subprocess.Popen(["sh", "-c", "exit 3" if place else "exec sleep 900"])
+
+    monkeypatch.setattr(cache, "_start", start)
+    with pytest.raises(UserError, match=r"decodes images ended \(out of memory\); run it again"):
+        made(pictures(tmp_path / "a"), tmp_path)
+
+
+def test_a_file_that_can_be_read_again_is(tmp_path, base, monkeypatch):
+    """Rights, or a disk on the network: the file itself is as it was."""
+    items = pictures(tmp_path / "a")
+    plain, away = worker.read_item, {items[3].file, items[7].file}
+
+    def read(item, *args):
+        if item.file in away:
+            raise Unreadable(f"{item.file} cannot be read (Permission denied)")
+        return plain(item, *args)
+
+    monkeypatch.setattr(worker, "read_item", read)
+    assert sorted(made(items, tmp_path).bad) == [3, 7]
+    assert sorted(made(items, tmp_path).bad) == [3, 7]
+    away.clear()
+    found = made(items, tmp_path)
+    assert not found.bad and np.array_equal(found.x, worker.fill(items, SIZE, True).x)
 
 
 def test_a_disk_without_room_is_told_of_before_the_work(tmp_path, base, monkeypatch):

@@ -46,10 +46,10 @@ def decode(items: Sequence[Item], size: int, masks: bool, root: str, name: str) 
     final = base / f"{name}-{size}px-{text.hexdigest()}"
     try:
         base.mkdir(parents=True, exist_ok=True)
-        found = _open(final, len(items), size, masks)
+        found = _current(final, items, size, masks)
         if found is None:
             with _locked(base / f".{final.name}.lock"):
-                found = _open(final, len(items), size, masks)  # another run may have made it
+                found = _current(final, items, size, masks)  # another run may have made it
                 if found is None:
                     _build(final, items, size, masks, made)
                     found = _open(final, len(items), size, masks)
@@ -77,6 +77,16 @@ def _stat(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_mtime_ns
+
+
+def _current(folder: Path, items: Sequence[Item], size: int, masks: bool) -> Decoded | None:
+    """The finished cache, or nothing if a file that was not readable then is by now: rights and
+    disks come and go, and a file's time of change stays."""
+    found = _open(folder, len(items), size, masks)
+    if found is None or not found.bad:
+        return found
+    again = worker.fill([items[i] for i in found.bad], size, masks)
+    return found if len(again.bad) == len(found.bad) else None
 
 
 def _open(folder: Path, count: int, size: int, masks: bool) -> Decoded | None:
@@ -116,7 +126,7 @@ def _locked(file: Path) -> Iterator[None]:
 def _build(final: Path, items: Sequence[Item], size: int, masks: bool, made: int) -> None:
     """Decode into ``final.partial``, going on with what is there; rename it when it is whole."""
     partial = final.with_name(final.name + ".partial")
-    if final.exists():  # _open() found it damaged
+    if final.exists():  # damaged, or of files that can be read by now
         shutil.rmtree(final)
     there = sum(f.stat().st_blocks * 512 for f in partial.glob("*.npy")) if partial.exists() else 0
     free = shutil.disk_usage(final.parent).free
@@ -144,7 +154,7 @@ def _run(partial: Path, count: int, base: Path) -> None:
         return min(count, worker.CHUNK * len(list(partial.glob("*.done"))))
 
     workers = min(cores(), -(-count // worker.CHUNK)) if count >= FEW else 1
-    with Reporter("images", count, done()) as reporter:
+    with Reporter("images", count, done(), unit="images") as reporter:
         how = f" by {workers} processes" if workers > 1 else ""
         reporter.say(f"{count} are decoded once{how} into {base}")
         if workers == 1:
@@ -153,21 +163,19 @@ def _run(partial: Path, count: int, base: Path) -> None:
             return
         processes = [_start(partial, place, workers) for place in range(workers)]
         try:
-            while any(process.poll() is None for process in processes):
-                if any(process.returncode for process in processes):
-                    break
+            while None in (codes := [process.poll() for process in processes]) and not any(codes):
                 time.sleep(0.1)
                 reporter.at("decoding", done() - reporter.done, {})
         finally:
             for process in processes:
                 process.terminate()
                 process.wait()
-    for place, process in enumerate(processes):
-        if process.returncode in FULL:
-            raise OSError(process.returncode, os.strerror(process.returncode))
-        if process.returncode:
+    for place, code in enumerate(codes):  # as they ended, not as they were ended
+        if code in FULL:
+            raise OSError(code, os.strerror(code))
+        if code:
             log = (partial / f"{place}.log").read_text(errors="replace").strip()
-            reason = log.splitlines()[-1] if log else f"exit code {process.returncode}"
+            reason = log.splitlines()[-1] if log else f"exit code {code}"
             raise UserError(f"a process that decodes images ended ({reason}); run it again")
 
 

@@ -53,8 +53,11 @@ def fill(items: Sequence[Item], size: int, masks: bool) -> Decoded:
 
 def plan(partial: Path, items: Sequence[Item], size: int, masks: bool) -> None:
     """What the workers need: arrays to write to, and the list of files."""
-    if (partial / "plan.json").exists():
-        return  # written last
+    there = partial / "plan.json"
+    if there.exists():  # written last; the files may be named from another folder now
+        known = json.loads(there.read_text(encoding="utf-8"))
+        write(there, known | {"items": items})
+        return
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {"x": (np.uint8, (3, size, size))}
@@ -67,7 +70,7 @@ def plan(partial: Path, items: Sequence[Item], size: int, masks: bool) -> None:
         )
         offsets[name] = array.offset
     known = {"size": size, "masks": masks, "offsets": offsets, "items": items}
-    write(partial / "plan.json", known)
+    write(there, known)
 
 
 def work(partial: Path, worker: int = 0, workers: int = 1) -> Iterator[int]:
