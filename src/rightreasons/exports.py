@@ -23,7 +23,8 @@ from rightreasons.errors import UserError, printable
 from rightreasons.learners.base import Learner
 from rightreasons.model import Model, load
 from rightreasons.nets.base import Net, Pointwise
-from rightreasons.runfiles import whole, write
+from rightreasons.progress import Reporter
+from rightreasons.runfiles import contents, load_json, whole, write
 
 WEIGHTS, CARD, PROGRAM, ONNX = "model.safetensors", "card.json", "model.pt2", "model.onnx"
 RESULTS = ("ACC", "accuracy", "average", "bwt", "forgetting", "task_aware_accuracy", "PG-ACC")
@@ -63,6 +64,7 @@ def export(
     *,
     net: Net | None = None,
     onnx: bool = False,
+    progress: bool = False,
 ) -> Exported:
     """Write a finished run's net for use without this library.
 
@@ -78,11 +80,13 @@ def export(
         raise UserError(f"{folder} is a file, expected a folder; pass another --out")
     if onnx:
         _needs_onnx()
+    results = _results(Path(run))
     folder.mkdir(parents=True, exist_ok=True)
     scorer = Scorer(model).eval()
     with whole(folder / WEIGHTS) as sink:
         sink.write(packed(tensors(model.net), metadata={"format": "pt"}))
     files, differences, missing = [WEIGHTS, CARD], {}, {}
+    reporter = Reporter("export", 2, show=progress)
     asked = torch.randint(
         0, 256, (3, 3, *model.size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
@@ -94,6 +98,7 @@ def export(
                 f"{model.learner.name} takes another way for each task, which no program has"
             )
             continue
+        reporter.say(f"torch makes {name}; of a large net it takes minutes")
         try:
             with quiet():
                 differences[name] = save(scorer, asked, folder / name)
@@ -101,7 +106,7 @@ def export(
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             missing[name] = printable(str(error).partition("\n")[0]) or type(error).__name__
             (folder / name).unlink(missing_ok=True)
-    write(folder / CARD, json.dumps(card(model, Path(run), differences), indent=1) + "\n")
+    write(folder / CARD, json.dumps(card(model, results, differences), indent=1) + "\n")
     return Exported(folder, files, differences, missing)
 
 
@@ -127,9 +132,18 @@ def tensors(net: Net) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in found.items()}
 
 
-def card(model: Model, run: Path, differences: dict[str, float]) -> dict[str, Any]:
+def _results(run: Path) -> dict[str, Any]:
+    path = run / "result.json"
+    try:
+        return dict(load_json(contents(path)))
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and run the run's command once more"
+        ) from error
+
+
+def card(model: Model, results: dict[str, Any], differences: dict[str, float]) -> dict[str, Any]:
     """What a user of the weights must know."""
-    results = json.loads((run / "result.json").read_bytes())
     own = type(model.learner).predict is not Learner.predict
     return {
         "rightreasons": __version__,
@@ -208,7 +222,7 @@ def _largest(a: Tensor, b: Tensor) -> float:
 
 def show_export(run: Path, out: Path | None, onnx: bool) -> None:
     """What ``rrr export`` prints."""
-    done = export(run, out, onnx=onnx)
+    done = export(run, out, onnx=onnx, progress=True)
     print(f"{done.folder}: {', '.join(done.files)}")
     for name, difference in done.differences.items():
         print(f"{name}: scores differ from the run's own by {difference:.2g} at most")

@@ -83,7 +83,7 @@ class Reporter:
                 self.id, completed=self.done, description=f"{self.label}  {where}", means=text
             )
         elif time.monotonic() - self.said > SILENCE:
-            self.say(f"{where}  {text}  {self._left()}")
+            self.say("  ".join(filter(None, (where, text, self._left()))))
 
     def _note(self, where: str, means: Mapping[str, float]) -> None:
         """A line in the run's own file, for whoever follows it from elsewhere."""

@@ -86,6 +86,7 @@ def show(name: str) -> None:
     from rightreasons.explainers import CAPTUM, EXPLAINERS, explainer_names
     from rightreasons.memory import Memory
     from rightreasons.nets import NETS
+    from rightreasons.nets.zoo import torchvision_names
     from rightreasons.optimise import Train
     from rightreasons.study.plan import studies
 
@@ -115,6 +116,8 @@ def show(name: str) -> None:
             _fields(term, find("", TERMS, term))
     elif name and Path(name).is_dir():  # class folders are a benchmark too
         show("folder")
+    elif name.replace("-", "_") in torchvision_names():
+        _net(name)
     else:
         names = [*explainer_names(), *NETS, *SOURCES, *sections, *studies()]
         known = [*presets, *LEARNERS, *TERMS, *names]

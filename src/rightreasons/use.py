@@ -11,34 +11,39 @@ from torch import Tensor
 
 from rightreasons.augment import middle
 from rightreasons.checkpoints import by_task
-from rightreasons.data.splits import read_all
 from rightreasons.errors import UserError, printable, unknown
 from rightreasons.model import Explanations, Predictions, extend, load
+from rightreasons.progress import Reporter
 from rightreasons.tables import single
+
+AT_ONCE = 32  # images between two bursts of lines
 
 
 def show_predictions(
     run: Path, images: Sequence[Path], pictures: Path | None = None, top: int = 3
 ) -> None:
-    """A line an image: its classes with confidence, and the peak of the map."""
+    """A line an image, as soon as it is known: its classes with confidence, the map's peak."""
     if top < 1:
         raise UserError(f"--top is {top}, expected at least 1")
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise UserError(f"--pictures {pictures} is a file, expected a folder")
     model = load(run)
-    found = model.predict(list(images))
-    for i, image in enumerate(images):
-        chances = np.exp(found.scores[i] - found.scores[i].max())
-        chances /= chances.sum()
-        best = np.argsort(-chances)[:top]
-        words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
-        print(printable(f"{image}: {words}; {_looked(found, i)}"))
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
-        for i, image in enumerate(images):
-            path = pictures / f"{i + 1:03d}-{image.stem}.png"
-            pixels = middle(read_all([image], model.size[0])[0], model.cut)
-            draw(pixels, found, i, path)
+    for first in range(0, len(images), AT_ONCE):
+        some = images[first : first + AT_ONCE]
+        x = model.read(list(some))
+        found = model.predict(x)
+        for i, image in enumerate(some):
+            chances = np.exp(found.scores[i] - found.scores[i].max())
+            chances /= chances.sum()
+            best = np.argsort(-chances)[:top]
+            words = ", ".join(f"{model.class_names[c]} {100 * chances[c]:.1f} %" for c in best)
+            print(printable(f"{image}: {words}; {_looked(found, i)}"), flush=True)
+            if pictures is not None:
+                path = pictures / f"{first + i + 1:03d}-{image.stem}.png"
+                draw(middle(x[i], model.cut), found, i, path)
+    if pictures is not None:
         print(printable(f"pictures: {pictures}"))
 
 
@@ -90,12 +95,14 @@ def explain_images(
     if tasks == "all":  # a folder without checkpoints is refused by load
         chosen = list(by_task(run)) or chosen
     found = []
-    for task in chosen:
-        model = load(run, task=task)
-        if of is not None and of not in model.class_names and tasks == "all":
-            continue  # the class came later
-        word = "" if task is None else f"task {task}: "
-        found.append((word, model.explain(images, explainers, of, target)))
+    with Reporter("explain", len(chosen), unit="nets") as reporter:
+        for task in chosen:
+            model = load(run, task=task)
+            if of is not None and of not in model.class_names and tasks == "all":
+                continue  # the class came later
+            word = "" if task is None else f"task {task}: "
+            found.append((word, model.explain(images, explainers, of, target)))
+            reporter.at(word.rstrip(": "), 1, {})
     if not found:
         raise unknown("class", of, load(run).class_names)
     for i, image in enumerate(images):

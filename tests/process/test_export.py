@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,6 +114,12 @@ def test_bad_input(finished, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     done = rrr("export", "run", "--out", tmp_path / "file", cwd=finished)
     assert done.returncode == 2 and "is a file, expected a folder" in done.stderr
+    broken = tmp_path / "broken"
+    shutil.copytree(finished / "run", broken)
+    (broken / "result.json").write_text("{")
+    done = rrr("export", broken, "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 2 and "result.json cannot be read" in done.stderr
+    assert not (tmp_path / "out").exists()
     from rightreasons import exports
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

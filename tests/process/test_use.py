@@ -120,7 +120,16 @@ def test_extend_learns_new_folders_beside_the_run(place):
 
 @pytest.mark.parametrize(
     "name",
-    ["rrr", "er+evidence", "glyphs-small", "train", "folder", "smoothgrad", "squeezenet1_1"],
+    [
+        "rrr",
+        "er+evidence",
+        "glyphs-small",
+        "train",
+        "folder",
+        "smoothgrad",
+        "squeezenet1_1",
+        "resnet34",
+    ],
 )
 def test_show_prints_fields_and_defaults(name):
     done = rrr("show", name)
@@ -133,6 +142,7 @@ def test_show_prints_fields_and_defaults(name):
         "folder": ["data.path", "(needed)"],
         "smoothgrad": ["Smilkov", "samples=40", "rrr.explain=smoothgrad"],
         "squeezenet1_1": ["features.12.expand3x3", "13x13", "33.3 %"],
+        "resnet34": ["layer4", "7x7"],
     }[name]
     assert all(word in done.stdout for word in expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import yaml
@@ -83,6 +84,13 @@ def test_a_branch_is_told_apart_by_where_it_began_and_by_its_own_words(made_up, 
         ("er+rrr [from runs/er+rrr@task2]", 2),
         ("er+rrr [from runs/other@task1 rrr.weight=3]", 1),
     ]
+
+
+def test_a_folder_s_name_may_be_no_text(made_up, tmp_path):
+    """Of another encoding: it is printed, and not the end of the report."""
+    lay(made_up, tmp_path / os.fsdecode(b"caf\xe9"), "er")
+    (run,) = read([tmp_path]).runs
+    assert run.name == "caf\\udce9/er/0"
 
 
 def test_a_branch_of_nothing_is_left_out_with_a_sentence(made_up, tmp_path):

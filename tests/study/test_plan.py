@@ -147,6 +147,18 @@ def test_only_takes_parts_and_their_tuning(shipped):
             lambda s: s["parts"]["methods"].update(figure={"er": ["x"]}),
             "unknown row of part methods",
         ),
+        (
+            lambda s: s["parts"]["methods"].update(figure={"er": None}),
+            "tiny.parts.methods.figure.er is None, expected the rows",
+        ),
+        *(
+            (lambda s, given=given: s["parts"]["methods"]["rows"]["er"].update(paper=given), says)
+            for given, says in (
+                ({"glyphs": ["x"]}, r"rows.er.paper.glyphs is \['x'\], expected \[table, row"),
+                ({"glyphs": ["x", "ER", "ER"]}, "unknown tiny.parts.methods.rows.er.paper.glyphs"),
+                ({"glyphs": [paper_tables()[0].key, "none", "ER"]}, "unknown .* 'none'"),
+            )
+        ),
         (lambda s: s["parts"]["methods"].update(benchmarks=["glyphs"]), "unknown benchmark"),
         (lambda s: s["parts"].update(more=s["parts"]["methods"]), "two sides 'rrr'"),
     ],
@@ -163,3 +175,6 @@ def test_a_study_that_is_not_there_is_named(tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [", "utf-8")
     with pytest.raises(UserError, match="not valid YAML"):
         load(str(tmp_path / "bad.yaml"))
+    (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
+    with pytest.raises(UserError, match="not valid YAML"):
+        load(str(tmp_path / "latin.yaml"))

@@ -16,6 +16,7 @@ from rightreasons import __version__
 from rightreasons.bench.pairs import Ratio, told
 from rightreasons.errors import UserError
 from rightreasons.progress import SILENCE
+from rightreasons.runfiles import write
 
 APART = 1.10  # time over FLOPs, beyond which a row is marked
 
@@ -121,7 +122,7 @@ def show(sections: dict[str, Section], only: Sequence[str], pairs: int, out: Pat
         found[name] = said
         if out is not None:
             body = [line for each in sections if each in found for line in found[each]]
-            out.write_text("\n".join([*top, *body]) + "\n", encoding="utf-8")
+            write(out, "\n".join([*top, *body]) + "\n")
 
 
 def _read(path: Path, top: list[str], sections: dict[str, Section]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rightreasons.errors import UserError
 from rightreasons.metrics import percent
+from rightreasons.progress import Reporter
 from rightreasons.reports import plots
 from rightreasons.reports.beside import beside
 from rightreasons.reports.curves import curve
@@ -67,20 +68,25 @@ def write_all(book: Book, target: Path, paper: bool = False, follow: bool = Fals
     """Tables, figures, then the page: when it is there, all is."""
     for folder in ("tables", "figures"):
         (target.parent / folder).mkdir(parents=True, exist_ok=True)
-    for name, group in zip(_names(book), book.groups, strict=True):
-        tables = every(group)
-        if paper:
-            tables |= {f"paper-{part.table.key}": part.rows() for part in beside(group)}
-        for key, table in tables.items():
-            path = target.parent / "tables" / f"{name}-{key}"
-            write(path.with_name(path.name + ".md"), table.markdown())
-            write(path.with_name(path.name + ".tex"), table.latex())
-            write(path.with_name(path.name + ".csv"), table.csv())
-        for key, figure in figures(group, paper):
-            path = target.parent / "figures" / f"{name}-{key}"
-            figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
-            figure.savefig(path.with_name(path.name + ".png"), dpi=200)
-    write(target, page(book, paper, follow))
+    parts = len(book.groups) + 1
+    with Reporter("report", parts, show=not follow, unit="parts") as reporter:
+        for name, group in zip(_names(book), book.groups, strict=True):
+            tables = every(group)
+            if paper:
+                tables |= {f"paper-{part.table.key}": part.rows() for part in beside(group)}
+            for key, table in tables.items():
+                path = target.parent / "tables" / f"{name}-{key}"
+                write(path.with_name(path.name + ".md"), table.markdown())
+                write(path.with_name(path.name + ".tex"), table.latex())
+                write(path.with_name(path.name + ".csv"), table.csv())
+            for key, figure in figures(group, paper):
+                reporter.at(f"{name}: {key}", 0, {})
+                path = target.parent / "figures" / f"{name}-{key}"
+                figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
+                figure.savefig(path.with_name(path.name + ".png"), dpi=200)
+            reporter.at(name, 1, {})
+        reporter.at("page", 0, {})
+        write(target, page(book, paper, follow))
 
 
 def _names(book: Book) -> list[str]:

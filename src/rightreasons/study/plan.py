@@ -12,6 +12,7 @@ from typing import Any
 
 from rightreasons.config import make, resolve, words_for
 from rightreasons.errors import UserError, unknown
+from rightreasons.paper import paper_tables
 from rightreasons.runfiles import load_yaml
 
 DEFAULT = "reasons"
@@ -170,11 +171,20 @@ class Study:
                 if benchmark not in self.benchmarks:
                     raise unknown(f"benchmark of study {self.name}", benchmark, self.benchmarks)
         for key, part in self.parts.items():
-            for name in (n for base, names in part.figure.items() for n in (base, *names)):
-                if name not in self.rows[key]:
-                    raise unknown(f"row of part {key} of study {self.name}", name, self.rows[key])
-        for found in self.rows.values():
-            for row in found.values():
+            for base, names in part.figure.items():
+                if not isinstance(names, list):
+                    raise UserError(
+                        f"{self.name}.parts.{key}.figure.{base} is {names!r}, expected the rows "
+                        "that are compared with it, such as [er+rrr]"
+                    )
+                for name in (base, *names):
+                    if name not in self.rows[key]:
+                        what = f"row of part {key} of study {self.name}"
+                        raise unknown(what, name, self.rows[key])
+        for key, found in self.rows.items():
+            for title, row in found.items():
+                for benchmark, given in row.paper.items():
+                    check_paper(given, f"{self.name}.parts.{key}.rows.{title}.paper.{benchmark}")
                 if row.tuned is not None and row.tuned not in sides:
                     raise unknown(f"side of study {self.name}", row.tuned, sides)
                 for other in row.against:
@@ -284,6 +294,19 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+=]+", "-", name).strip("-")
 
 
+def check_paper(given: Any, where: str) -> None:
+    """Refuse what names no two rows of one of the paper's tables."""
+    if not isinstance(given, list) or len(given) != 3:
+        raise UserError(f"{where} is {given!r}, expected [table, row, base] of the paper")
+    key, *names = given
+    tables = {table.key: [row.name for row in table.rows] for table in paper_tables()}
+    if key not in tables:
+        raise unknown(where, key, tables)
+    for name in names:
+        if name not in tables[key]:
+            raise unknown(where, name, tables[key])
+
+
 def studies() -> dict[str, str]:
     """The files of the studies that ship, by name."""
     folder = resources.files("rightreasons") / "presets" / "studies"
@@ -297,13 +320,13 @@ def load(name: str) -> Study:
     if name in shipped:
         text, title = shipped[name], name
     elif Path(name).suffix in (".yaml", ".yml") and Path(name).is_file():
-        text, title = Path(name).read_text("utf-8"), Path(name).stem
+        text, title = None, Path(name).stem
     elif Path(name).suffix in (".yaml", ".yml"):
         raise UserError(f"there is no file {name}; pass a study's file, or {' or '.join(shipped)}")
     else:
         raise unknown("study", name, shipped)
     try:
-        return Study(title, load_yaml(text))
+        return Study(title, load_yaml(Path(name).read_text("utf-8") if text is None else text))
     except ValueError as error:
         if isinstance(error, UserError):
             raise

@@ -106,12 +106,15 @@ class RayPool:
     def _check(self) -> None:
         """Refuse what the cluster would let wait for ever."""
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        for what, asked, key in (("CPU", self.threads, "threads"), ("GPU", self.gpus, "device")):
+        for what, asked, word in (
+            ("CPU", self.threads, "train.threads=1"),
+            ("GPU", self.gpus, "train.device=cpu"),
+        ):
             most = max((machine.get(what, 0) for machine in machines), default=0)
             if asked > most:
                 raise UserError(
-                    f"a run takes {asked} {what}s of one machine (train.{key}), and the largest of "
-                    f"the cluster has {most:g}; type train.{key}={'cpu' if self.gpus else 1}"
+                    f"a run takes {asked} {what}s of one machine ({word.split('=')[0]}), and the "
+                    f"largest of the cluster has {most:g}; type {word}"
                 )
 
     def _desk(self) -> Any:
