@@ -12,6 +12,7 @@ from rightreasons.keep import keep
 from rightreasons.loop import Loop
 from rightreasons.memory import Ragged, herd
 from rightreasons.progress import Reporter
+from rightreasons.types import Pool, Stage
 
 
 @pytest.fixture
@@ -149,3 +150,17 @@ def test_held_out_images_are_among_the_rows_and_herding_picks_from_the_others(
         order = picked[task.train.y[picked] == c].tolist()
         assert mine == order[: len(mine)]
         assert int(is_held[memory["y"] == c].sum()) == 2  # ceil(5 * .4)
+
+
+def test_a_balanced_stage_of_the_first_task_has_all_its_images(tiny_stream, tiny_net, tiny_train):
+    """There is nothing old to balance them with; a learner need not know."""
+
+    class Even(rr.ER):
+        def stages(self, task):
+            return [Stage(pool=Pool(mix="paired", balance=True))]
+
+    learner = Even(memory=rr.Memory(6))
+    result = rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
+    images = len(tiny_stream[0].train)
+    assert result.records[0]["steps"] == tiny_train.epochs * -(-images // tiny_train.batch)
+    assert result.records[1]["steps"] < result.records[0]["steps"]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import rightreasons as rr
+from rightreasons import nets
 from rightreasons.nets import NETS
 
 
@@ -292,3 +293,22 @@ def test_itamls_net_has_its_size_map_pooling_and_head():
             cells = [max(float(v), 1e-6) ** 3 for v in h[i, k].flatten()]
             expected = (sum(cells) / len(cells)) ** (1 / 3)
             assert float(out.z[i, k]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_a_net_of_another_package_draws_itself_is_the_same_in_every_process(monkeypatch):
+    """A worker builds one net after the other: what it has drawn before must not show."""
+
+    class Scaled(Own):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(12, 1, 1))
+
+        def forward(self, x):
+            return self.classifier((self.features(x) * self.scale).mean((2, 3)))
+
+    monkeypatch.setattr(nets, "OTHER_NETS", {"scaled": Scaled})
+    monkeypatch.setattr(nets, "find", lambda *_: Scaled)
+    before = torch.random.get_rng_state()
+    one, other = rr.net("scaled"), rr.net("scaled")
+    assert torch.equal(one.module.scale, other.module.scale)
+    assert torch.equal(torch.random.get_rng_state(), before)

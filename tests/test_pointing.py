@@ -23,6 +23,7 @@ from rightreasons.pointing import (
     point,
     right_after_and_at_the_end,
 )
+from rightreasons.result import Result
 
 
 def single(row=2, column=5):
@@ -290,3 +291,11 @@ def test_peak_hit_and_share_against_loops(rows):
     found = point(values, mask)  # maps of the mask's own size are not enlarged
     assert found.hit.item() is (bool(mask[0, row, column]) and most > 0)
     assert found.share.item() == pytest.approx(on / total if total else 0.0)
+
+
+def test_where_no_image_has_a_mask_the_curve_is_unknown_and_not_zero():
+    counts = {"tp": [0, 3], "fp": [0, 1], "fn": [0, 1], "tn": [0, 0]}
+    first = {"class": {name: values[:1] for name, values in counts.items()}}
+    records = [{"pointing": first}, {"pointing": {"class": counts}}]
+    early, late = Result(records).pointing_curve()
+    assert math.isnan(early) and late == pytest.approx(0.8)

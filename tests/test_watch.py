@@ -16,6 +16,8 @@ from rightreasons.reports.read import read_run
 from rightreasons.types import Images
 from rightreasons.watch import IMAGES, SIDE, _small, _small_masks, watched
 
+DAMAGED = ["er/maps/task-3.npz is damaged: maps from task 3 on are left out"]
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
@@ -104,8 +106,11 @@ def test_a_damaged_file_is_named_and_left_out(ran, tmp_path):
     shutil.copytree(base / "er", cut)
     (cut / "maps" / "task-3.npz").write_bytes(b"PK\x03\x04 not a zip")
     found = read_maps(read_run(cut, "er/0"))
-    assert found.problems == ["er/0/maps/task-3.npz is damaged and left out"]
+    assert found.problems == ["er/0/maps/task-3.npz is damaged: maps from task 3 on are left out"]
     assert all(max(looks) == 2 for looks in found.looks.values())
+    (cut / "maps" / "task-2.npz").write_bytes(b"")
+    found = read_maps(read_run(cut, "er/0"))  # the third refers to images of the second
+    assert found.problems == ["er/0/maps/task-2.npz is damaged: maps from task 2 on are left out"]
 
 
 def test_a_byte_that_is_another_never_stops_a_report(ran, tmp_path):
@@ -118,11 +123,15 @@ def test_a_byte_that_is_another_never_stops_a_report(ran, tmp_path):
         path.write_bytes(
             data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
         )
-        seen += read_maps(run).problems == ["er/maps/task-3.npz is damaged and left out"]
+        seen += read_maps(run).problems == [
+            "er/maps/task-3.npz is damaged: maps from task 3 on are left out"
+        ]
     assert seen > 300  # dates and such are in it, too
     path.unlink()
     os.mkfifo(path)  # would be waited for
-    assert read_maps(run).problems == ["er/maps/task-3.npz is damaged and left out"]
+    assert read_maps(run).problems == [
+        "er/maps/task-3.npz is damaged: maps from task 3 on are left out"
+    ]
 
 
 def test_pickles_are_not_loaded(ran, tmp_path):

@@ -50,6 +50,27 @@ def test_storage_is_what_the_memory_counts(tiny_net, tiny_train):
             assert bytes_["rrr.map"] + bytes_["rrr.scale"] == 6 * one
 
 
+def test_storage_of_a_layer_s_map_is_that_of_the_layer():
+    pytest.importorskip("captum")
+    net = rr.net("resnet18-cifar")
+    ours, theirs = (rr.storage(net, 32, explain=e) for e in ("gradcam", "captum:LayerGradCam"))
+    assert theirs == ours and theirs.bytes["float32"] == 68
+    assert rr.storage(net, 32, explain="captum:Saliency").size == (32, 32)
+
+
+def test_weights_of_the_trunk_alone_leave_the_rest_to_the_seed(tmp_path):
+    """Of a net that is torchvision's and has no plan of ours."""
+    trunk = {n: v for n, v in torchvision_model("vgg11").state_dict().items() if "features" in n}
+    torch.save(trunk, tmp_path / "vgg.pth")
+    built = [rr.net("vgg11", weights=str(tmp_path / "vgg.pth")) for _ in "ab"]
+    for seed, net in enumerate(built):
+        net.initialise(net, torch.Generator().manual_seed(seed))
+    one, other = (net.module for net in built)
+    assert torch.equal(one.features[0].weight, trunk["features.0.weight"])
+    assert torch.equal(other.features[0].weight, trunk["features.0.weight"])
+    assert not torch.equal(one.classifier[0].weight, other.classifier[0].weight)
+
+
 def test_squeezenet_ends_as_torchvision_has_it():
     """Convolution, ReLU, pooling: the growing head is the same 1x1 convolution."""
     torch.manual_seed(0)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from rightreasons.explainers import taps_of
-from rightreasons.nets.base import INPUT, Net
+from rightreasons.explainers import EXPLAINERS, find_explainer, options_of
+from rightreasons.nets.base import Net
 from rightreasons.terms.base import DTYPES, encode
 
 
@@ -34,15 +34,17 @@ def storage(
     >>> rr.storage(rr.net("resnet18-cifar"), 32).bytes["float32"]  # 4x4 numbers and a scale
     68
     """
-    pixels = INPUT in taps_of(explain, target)
-    device = next(net.parameters()).device
     cells = (size, size)
+    pixels = explain in EXPLAINERS and explain != "gradcam"
     if not pixels:
         net = copy.deepcopy(net).eval()
         net.grow(max(net.classes, 1))
-        with torch.no_grad():
-            out = net(torch.zeros(1, 3, size, size, device=device), taps=(target,))
-        cells = (out.maps[target].shape[2], out.maps[target].shape[3])
+        x = torch.zeros(1, 3, size, size, device=next(net.parameters()).device)
+        y = torch.zeros(1, dtype=torch.long, device=x.device)
+        call = find_explainer(explain)
+        made = call(net, x, y, **options_of(explain, {"target": target}))
+        cells = (made.shape[1], made.shape[2])
+        pixels = explain != "gradcam" and cells == (size, size)
     found = {}
     for dtype in DTYPES:
         values, scale = encode(torch.ones(1, *cells), dtype)

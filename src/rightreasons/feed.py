@@ -72,7 +72,7 @@ class Feed:
         old = task.classes[0]
         kept = self.memory.quota(old, first=False) if old and stage.pool.mix != "none" else 0
         new = len(self.pool(task, stage))
-        if stage.pool.balance:
+        if stage.pool.balance and old:
             new = min(new, kept * len(task.classes))
         share = self.held_out if stage.pool.held else 1 - self.held_out
         return new + int(kept * old * share if stage.pool.mix == "concat" else 0)

@@ -60,8 +60,10 @@ def keep(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor | None:
 def balance(learner: Learner, net: Net, feed: Feed, task: Task) -> Tensor:
     """Places of so many new images a class as the memory keeps of an old one, chosen like rows."""
     memory, images = learner.memory, task.train
-    quota = memory.quota(task.classes[0], first=False)
     rest, _ = feed.parts(task)
+    if not task.classes[0]:  # nothing old to balance them with
+        return rest
+    quota = memory.quota(task.classes[0], first=False)
     was_training = net.training
     net.eval()
 

@@ -101,13 +101,13 @@ class Outcomes(NamedTuple):
     def accuracy(self) -> Matrix:
         """Hits over all: the pointing game's R."""
         total = self.tp + self.fp + self.fn + self.tn
-        return _ratio(self.tp + self.fn, total)
+        return ratio(self.tp + self.fn, total)
 
     def precision(self) -> Matrix:
-        return _ratio(self.tp, self.tp + self.fp)
+        return ratio(self.tp, self.tp + self.fp)
 
     def recall(self) -> Matrix:
-        return _ratio(self.tp, self.tp + self.fn)
+        return ratio(self.tp, self.tp + self.fn)
 
 
 def outcomes(hit: Tensor, correct: Tensor, task: Tensor, tasks: int) -> Outcomes:
@@ -134,5 +134,5 @@ def _mean(values: Matrix) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def _ratio(a: Matrix, b: Matrix) -> Matrix:
+def ratio(a: Matrix, b: Matrix) -> Matrix:
     return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)

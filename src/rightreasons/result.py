@@ -12,7 +12,7 @@ from rightreasons import metrics
 from rightreasons.learners.base import Learner
 from rightreasons.metrics import Matrix
 from rightreasons.nets.base import Net
-from rightreasons.pointing import Outcomes, right_after_and_at_the_end
+from rightreasons.pointing import Outcomes, ratio, right_after_and_at_the_end
 
 MODES = ("class", "task")
 
@@ -64,9 +64,7 @@ class Result:
     def pointing_curve(self, how: str = "class") -> Matrix:
         """(T,) hits over all test images so far that have a mask."""
         counts = self.outcomes(how)
-        hits, total = counts.tp + counts.fn, sum(counts)
-        rates: Matrix = np.nansum(hits, 1) / np.maximum(np.nansum(total, 1), 1)
-        return rates
+        return ratio(np.nansum(counts.tp + counts.fn, 1), np.nansum(sum(counts), 1))
 
     def _accuracy(self, how: str) -> Matrix:
         return _matrix([record["accuracy"][how] for record in self.records])

@@ -158,6 +158,25 @@ def test_what_is_below_the_window_is_drawn_when_it_comes_near_with_the_choices_m
     context.close()
 
 
+def test_a_chart_says_what_it_shows_to_those_who_do_not_see_it(tab):
+    """Vega would call each "Vega visualization"."""
+    chart = tab.page.locator("#g1-accuracy")
+    assert chart.get_attribute("role") == "img" and "er from " in chart.get_attribute("aria-label")
+    before = chart.get_attribute("aria-label")
+    tab.page.select_option("select.measure[data-chart='g1-accuracy']", "pointing")
+    after = chart.get_attribute("aria-label")
+    assert after != before and after.startswith("peak on the object")
+
+
+def test_the_strip_keeps_the_focus_of_the_keyboard(tab):
+    button = tab.page.locator(".strip button >> nth=1")
+    button.focus()
+    tab.page.keyboard.press("Enter")
+    tab.drawn("2/answer/3")
+    word = "document.activeElement.getAttribute('aria-label')"
+    assert tab.page.evaluate(word) == "show task 3"
+
+
 def test_the_matrix_follows_its_lists(tab):
     before = tab.page.inner_text(".heat")
     tab.page.select_option(".which-run", "3")

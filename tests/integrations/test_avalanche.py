@@ -244,6 +244,34 @@ def test_a_growing_head_and_a_one_channel_image():
     assert plugin.memory["evidence.map"].lengths.tolist() == [2] * 4 + [4] * 4
 
 
+def test_the_pointing_game_follows_a_head_that_grows():
+    from avalanche.benchmarks import nc_benchmark
+    from avalanche.models import IncrementalClassifier
+    from avalanche.training import Naive
+    from avalanche.training.plugins import EvaluationPlugin
+
+    y = torch.arange(24) % 4
+    x = torch.randn(24, 3, 10, 10, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, y, torch.ones(24, 10, 10, dtype=torch.bool))
+    data.targets = y
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        IncrementalClassifier(6, initial_out_features=1),
+    )  # fmt: skip
+    made = Naive(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5),
+        criterion=nn.CrossEntropyLoss(), train_mb_size=6,
+        evaluator=EvaluationPlugin(*plugins.pointing_metrics(experience=False)),
+    )  # fmt: skip
+    split = nc_benchmark(data, data, 2, False, fixed_class_order=[0, 1, 2, 3])
+    for k, experience in enumerate(split.train_stream):
+        made.train(experience)
+        (hits,) = made.eval(split.test_stream[: k + 1]).values()
+        assert hits == 1.0  # the object is everywhere
+    assert made.model[-1].classifier.out_features == 4
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 

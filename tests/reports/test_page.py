@@ -11,6 +11,7 @@ import pytest
 from rightreasons.config import resolve
 from rightreasons.errors import UserError
 from rightreasons.reports import charts
+from rightreasons.reports.evolution import gallery
 from rightreasons.reports.read import read
 from rightreasons.reports.view import page
 from rightreasons.reports.write import place, report, slug, standing
@@ -151,7 +152,7 @@ def test_without_the_extra_the_curves_are_pictures(made_up, tmp_path, monkeypatc
     monkeypatch.setattr(charts, "available", lambda: False)
     seen = Seen(report(tmp_path / "runs", tmp_path / "page.html").read_text("utf-8"))
     pictures = [a for tag, a in seen.tags if tag == "img"]
-    assert len(pictures) == 3
+    assert len(pictures) == 11  # four of accuracy, three of the drift, four of costs
     assert all(a["src"].startswith("data:image/svg+xml;base64,") and a["alt"] for a in pictures)
     assert not [a for tag, a in seen.tags if "chart" in (a.get("class") or "").split()]
 
@@ -195,6 +196,16 @@ def test_where_the_page_goes(tmp_path):
 def test_words_on_the_page_are_the_formulas(written):
     _, seen = written
     assert re.search(r"1/\(T.1\) Σ R\[T, i\]", seen.text)
+
+
+def test_a_run_that_is_behind_hides_no_picture(made_up, tmp_path):
+    lay(made_up, tmp_path / "runs", "er", upto=1)
+    lay(made_up, tmp_path / "runs", "er+rrr")
+    (found,) = read([tmp_path / "runs"]).groups
+    seen = gallery(found)
+    assert {picture.place[0] for picture in seen.pictures} == {0, 1, 2}
+    assert {place[0] for place in seen.looks["er"]} == {0}
+    assert {place[0] for place in seen.looks["er+rrr"]} == {0, 1, 2}
 
 
 def unknown_before(folder, task):

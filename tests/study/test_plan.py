@@ -169,6 +169,27 @@ def test_a_mistake_in_the_file_is_one_sentence(tiny, change, says):
         Study("tiny", tiny)
 
 
+def test_names_that_would_have_one_folder_are_refused(tiny):
+    rows = tiny["parts"]["methods"]["rows"]
+    rows |= {"er lr=1": {"method": "er"}, "er (lr=1)": {"method": "er"}}
+    with pytest.raises(UserError, match="'er lr=1' and 'er \\(lr=1\\)' have one folder"):
+        Study("tiny", tiny)
+
+
+def test_a_tried_value_counts_once(tiny):
+    tiny["parts"]["methods"]["sides"]["rrr"]["tries"] = [0.1, 1, 1.0]
+    with pytest.raises(UserError, match="tries of rrr: '1' and '1' have one folder"):
+        Study("tiny", tiny)
+
+
+def test_a_file_with_the_name_of_a_shipped_study_does_not_take_its_results(tmp_path):
+    (tmp_path / "reasons.yaml").write_text(studies()["reasons"], "utf-8")
+    with pytest.raises(UserError, match="whose results it would take; rename it"):
+        load(str(tmp_path / "reasons.yaml"))
+    (tmp_path / "mine.yaml").write_text(studies()["reasons"], "utf-8")
+    assert load(str(tmp_path / "mine.yaml")).name == "mine"
+
+
 def test_a_study_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match="unknown study 'reason'; did you mean 'reasons'"):
         load("reason")

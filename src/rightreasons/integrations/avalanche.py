@@ -102,6 +102,7 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
         self.learner = Finetune(memory=own if isinstance(own, Memory) else Memory()) + term
         self.names, self.seed = (head, target), seed
         self.net: Borrowed | None = None
+        self.side = 1  # of an image
         self.counts: list[int] = []  # of the classes that each experience brought
         self.order: list[int] = []  # classes by order of appearance
         self.steps = 0
@@ -174,6 +175,7 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
                 "head; use a model with a single head"
             )
         probe = strategy.mb_x[:4].detach()
+        self.side = probe.shape[-1]
         self.net = borrow(strategy.model, probe, *self.names)
         self.term.check(copy.deepcopy(self.net), probe)
 
@@ -197,7 +199,9 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
 
     def _tasks(self) -> tuple[Task, ...]:
         """What the experiences brought, as tasks without images."""
-        none = Images(torch.zeros(0, 3, 1, 1), torch.zeros(0, dtype=torch.long))
+        none = Images(
+            torch.zeros(0, 3, self.side, self.side), torch.zeros(0, dtype=torch.long)
+        )  # their size says how many a forward takes
         ends = torch.tensor([0, *self.counts]).cumsum(0).tolist()
         spans = zip(ends, ends[1:], strict=False)
         return tuple(Task(i, tuple(range(*span)), none, none) for i, span in enumerate(spans))
@@ -287,6 +291,7 @@ class PointingGame(GenericPluginMetric[float, Mean]):  # type: ignore[misc]
         masks, x = strategy.mbatch[2].to(strategy.device).bool(), strategy.mb_x
         if self.net is None or self.net.module is not strategy.model:
             self.net = borrow(strategy.model, x[:4], *self.names)
+        self.net.see_all()
         with still(strategy.model):
             maps = gradcam(self.net, x, strategy.mb_output.argmax(1), target="paper").detach()
         masked = masks.flatten(1).any(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from rightreasons.nets.base import Net, check_logits, is_pointwise, out_of_place
 from rightreasons.nets.small import SMALL, build_small, initialise
 from rightreasons.nets.zoo import (
     ZOO,
+    anew,
     build_zoo,
+    draw_parts,
     load_weights,
     torchvision_model,
     torchvision_names,
@@ -120,8 +123,8 @@ def _named(name: str, weights: str | None, flatten: int | None) -> Net:
     built = _wrap(module, None, SIDES.get(model, 224), channels_last=True)
     if weights is None:
         built.initialise = initialise
-    else:
-        load_weights(built.module, Path(weights), built.head_name)
+    elif lacking := load_weights(built.module, Path(weights), built.head_name):
+        built.initialise = partial(draw_parts, lacking)
     built.name, built.weights = name, weights
     return built
 
@@ -132,7 +135,7 @@ def _foreign(name: str, weights: str | None, flatten: int | None) -> Net:
         raise UserError(
             f"weights= and flatten= go with torchvision's nets, and {name} is another's"
         )
-    made = find("net", OTHER_NETS, name)()
+    made = anew(find("net", OTHER_NETS, name))
     if isinstance(made, nn.Module) and not isinstance(made, Net):
         made = _wrap(made, None, 32)
         made.initialise = initialise  # by the run's seed, not by whoever built it

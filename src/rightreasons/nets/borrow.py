@@ -42,7 +42,7 @@ class Borrowed(Net):
             found = find_parts(module, head, probe, changed=True)
         super().__init__(module, *found, owned=False)
         self.retarget(target)
-        self.see(range(self._last.weight.shape[0]))
+        self.see_all()
 
     @property
     def _last(self) -> Any:
@@ -56,6 +56,10 @@ class Borrowed(Net):
     def see(self, classes: Sequence[int]) -> None:
         """Show these rows of the head, in this order."""
         self.order = torch.tensor(list(classes), dtype=torch.long)
+
+    def see_all(self) -> None:
+        """Show the head as it is now: its owner may have let it grow."""
+        self.see(range(self._last.weight.shape[0]))
 
     @property
     def classes(self) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from rightreasons.errors import UserError
 from rightreasons.nets.base import Initialise, Net
 from rightreasons.nets.small import initialise
 from rightreasons.nets.vision import torchvision
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,16 @@ def torchvision_names() -> list[str]:
 
 
 def torchvision_model(name: str) -> nn.Module:
-    """Built as it would be anew: what `initialise` does not draw is the same in every process."""
+    options = OPTIONS.get(name, {})
+    model: nn.Module = anew(lambda: torchvision().models.get_model(name, weights=None, **options))
+    return model
+
+
+def anew(build: Callable[[], T]) -> T:
+    """Built as in a new process: what `initialise` does not draw is the same in every one."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        made = torchvision().models.get_model(name, weights=None, **OPTIONS.get(name, {}))
-    model: nn.Module = made
-    return model
+        return build()
 
 
 def flattened(module: nn.Module, plan: Plan, size: int) -> nn.Module:

@@ -63,7 +63,8 @@ class Evolution:
 
 
 def read_maps(run: RunData) -> Evolution:
-    """What the run folder keeps of its watched images; a damaged file is named and left out."""
+    """What the run folder keeps of its watched images, up to a file that is damaged or missing:
+    later ones refer to its images and names."""
     found = Evolution()
     if run.folder is None:
         return found
@@ -82,7 +83,10 @@ def read_maps(run: RunData) -> Evolution:
             with np.load(io.BytesIO(contents(path)), allow_pickle=False) as arrays:
                 _add(found, dict(arrays), k, names)
         except DAMAGE:
-            found.problems.append(f"{run.name}/maps/{path.name} is damaged and left out")
+            found.problems.append(
+                f"{run.name}/maps/{path.name} is damaged: maps from task {k} on are left out"
+            )
+            break
     return found
 
 
@@ -150,6 +154,7 @@ def gallery(found: Group, seed: int | None = None) -> Gallery | None:
 def _gallery(seed: int, lines: Iterable[Line]) -> Gallery | None:
     own = [(line.label, run) for line in lines for run in line.runs if run.seed == seed]
     made = Gallery(seed, [], {}, [], [])
+    known: dict[Place, Picture] = {}  # of the first run that has it: another may be further
     for label, run in own:
         found = read_maps(run)
         made.problems += found.problems
@@ -157,18 +162,14 @@ def _gallery(seed: int, lines: Iterable[Line]) -> Gallery | None:
         if not pictures:
             made.missing.append(run.name)
             continue
-        made.pictures = made.pictures or pictures
-        alike = [
-            picture.place
-            for picture in pictures
-            if any(_same(picture, other) for other in made.pictures)
-        ]
+        alike = [p for p in pictures if _same(p, known.setdefault(p.place, p))]
         if alike:
-            made.looks[label] = {place: found.looks[place] for place in alike}
+            made.looks[label] = {p.place: found.looks[p.place] for p in alike}
         else:
             made.missing.append(run.name)
+    made.pictures = [known[place] for place in sorted(known)]
     return made if made.looks else None
 
 
 def _same(one: Picture, other: Picture) -> bool:
-    return one.place == other.place and np.array_equal(one.pixels, other.pixels)
+    return np.array_equal(one.pixels, other.pixels)

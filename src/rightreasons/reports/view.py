@@ -34,7 +34,7 @@ def page(book: Book, paper: bool = False, follow: bool = False) -> str:
     interactive = charts.available()
     groups = [_group(group, i, paper, interactive) for i, group in enumerate(book.groups)]
     problems = [*book.problems, *(p for group in groups for p in group["map_problems"])]
-    going_on = any(not run.finished for run in book.runs)
+    going_on = any(not (run.finished or run.problem) for run in book.runs)
     return template.render(
         title=TITLE,
         summary=_summary(book),
@@ -167,13 +167,13 @@ def _legend(found: Group) -> list[dict[str, str]]:
 
 def _chart(found: Group, name: str, names: tuple[str, ...], interactive: bool) -> dict[str, Any]:
     measures = charts.measures(found, names) or {names[0]: curves.CURVES[names[0]].name}
-    first = next(iter(measures))
+    drawn = [] if interactive else [_svg(plots.draw_curves(found, key)) for key in measures]
     return {
         "id": name,
         "measures": measures,
-        "alt": _alt(found, first),
+        "alts": [_alt(found, key) for key in measures],
         "spec": charts.curves(found, list(measures)) if interactive else None,
-        "picture": "" if interactive else _svg(plots.draw_curves(found, first)),
+        "pictures": drawn,
     }
 
 
@@ -197,9 +197,9 @@ def _beside(found: Group, name: str, interactive: bool) -> list[dict[str, Any]]:
             chart = {
                 "id": f"{name}-paper-{i + 1}",
                 "measures": {},
-                "alt": f"Accuracy on all classes seen, per cent, at the end: {'; '.join(ends)}.",
+                "alts": [f"Accuracy on all classes seen, %, at the end: {'; '.join(ends)}."],
                 "spec": charts.paper_curves(part) if interactive else None,
-                "picture": "" if interactive else _svg(plots.draw_beside(part)),
+                "pictures": [] if interactive else [_svg(plots.draw_beside(part))],
             }
         title = f"{part.table.title} ({part.table.label})"
         made.append({"title": title, "apart": part.apart, "chart": chart, "table": part.rows()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -170,6 +170,12 @@ class Study:
             for benchmark in part.benchmarks:
                 if benchmark not in self.benchmarks:
                     raise unknown(f"benchmark of study {self.name}", benchmark, self.benchmarks)
+        for key, found in self.rows.items():
+            _told_apart(found, f"rows of part {key} of study {self.name}")
+        _told_apart(sides, f"sides of study {self.name}")
+        for part_sides in self.sides.values():
+            for name, side in part_sides.items():
+                _told_apart([f"{value:g}" for value in side.tries], f"tries of {name}")
         for key, part in self.parts.items():
             for base, names in part.figure.items():
                 if not isinstance(names, list):
@@ -294,6 +300,16 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+=]+", "-", name).strip("-")
 
 
+def _told_apart(names: Iterable[str], what: str) -> None:
+    """Refuse names that would have one folder: runs of one would pass for those of the other."""
+    there: dict[str, str] = {}
+    for name in names:
+        if slug(name) in there:
+            other = there[slug(name)]
+            raise UserError(f"{what}: {other!r} and {name!r} have one folder; name one otherwise")
+        there[slug(name)] = name
+
+
 def check_paper(given: Any, where: str) -> None:
     """Refuse what names no two rows of one of the paper's tables."""
     if not isinstance(given, list) or len(given) != 3:
@@ -321,6 +337,10 @@ def load(name: str) -> Study:
         text, title = shipped[name], name
     elif Path(name).suffix in (".yaml", ".yml") and Path(name).is_file():
         text, title = None, Path(name).stem
+        if title in shipped:
+            raise UserError(
+                f"{name} has the name of a study that ships, whose results it would take; rename it"
+            )
     elif Path(name).suffix in (".yaml", ".yml"):
         raise UserError(f"there is no file {name}; pass a study's file, or {' or '.join(shipped)}")
     else:

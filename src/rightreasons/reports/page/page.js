@@ -39,13 +39,21 @@ const set = (id, name, value) => {
   signals.get(id)[name] = value;
   return views.get(id)?.signal(name, value).runAsync();  // what is not drawn yet takes it up then
 };
+const label = (node, text) => {  // Vega puts words of its own there
+  node.setAttribute("role", "img");
+  node.setAttribute("aria-label", text);
+  node.removeAttribute("aria-roledescription");
+};
 for (const node of document.querySelectorAll(".chart")) {
   signals.set(node.id, {});
   later(node, async () => {
+    const list = document.querySelector(`select.measure[data-chart="${node.id}"]`);
+    const text = node.getAttribute("aria-label");
     const spec = JSON.parse(document.getElementById(node.id + "-spec").textContent);
     const {view} = await window.vegaEmbed(node, spec, {actions: false, renderer: "svg"});
     views.set(node.id, view);
     for (const [name, value] of Object.entries(signals.get(node.id))) await set(node.id, name, value);
+    label(node, list?.selectedOptions[0].dataset.alt ?? text);
     node.setAttribute("data-ready", "");
   });
 }
@@ -53,6 +61,7 @@ for (const list of document.querySelectorAll("select.measure")) {
   const drawn = list.closest(".chart-block").querySelector(".drawn");
   const choose = () => {
     drawn.textContent = list.selectedOptions[0].textContent;
+    label(document.getElementById(list.dataset.chart), list.selectedOptions[0].dataset.alt);
     return set(list.dataset.chart, "measure", list.value);
   };
   list.addEventListener("change", choose);
@@ -227,9 +236,11 @@ for (const block of document.querySelectorAll(".evolution")) {
       })));
     const strip = block.querySelector(".strip");
     strip.style.setProperty("--tasks", tasks.length);  // how large pictures are on paper
+    const held = strip.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
     strip.replaceChildren(make("table", {},
       make("caption", {text: `${picture.title}: all tasks since its own`}),
       make("thead", {}, head), make("tbody", {}, ...rows)));
+    if (held) strip.querySelector(`button[aria-label="${held}"]`)?.focus({preventScroll: true});
     block.setAttribute("data-drawn", `${image.value}/${kind.value}/${now}`);
   };
   for (const control of [image, kind]) control.addEventListener("change", draw);
