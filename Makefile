@@ -15,7 +15,7 @@ test: .venv/test.stamp lint
 
 # 200 runs killed and gone on with, 2,000 cases of bad input; half an hour on two cores
 soak: .venv/test.stamp
-	RRR_SOAK=1 $(BIN)/pytest -n 2 tests/process/test_kill.py tests/process/test_fuzz.py
+	RRR_SOAK=1 $(BIN)/pytest -n 2 -o faulthandler_timeout=0 tests/process/test_kill.py tests/process/test_fuzz.py
 
 # the page of what each command refuses, from the list that the tests type
 errors: .venv/test.stamp

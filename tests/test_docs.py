@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cyclopts
 import pytest
 
 from rightreasons.cli import app
@@ -141,7 +142,7 @@ def _concerns(word, terms):
 
 def test_a_wrong_command_would_be_found():
     for words in (["runn", "glyphs", "er"], ["run", "glyphs", "er", "--sed", "3"]):
-        with pytest.raises(Exception, match=r".+"):
+        with pytest.raises(cyclopts.CycloptsError):
             test_commands_are_what_the_command_line_takes(words)
     for words in (["run", "glyphs", "err"], ["run", "glyphs", "er", "train.epoch=2"]):
         with pytest.raises(UserError):

@@ -102,13 +102,13 @@ def test_equal_seeds_are_equal_and_others_are_not(tiny_stream, tiny_net, tiny_tr
 
 def test_er_forgets_less_than_finetune_and_joint_least():
     """The order that any working loop shows on an easy stream."""
-    stream = rr.stream("glyphs", tasks=2, classes=4, train=60, test=20)
-    train = rr.Train(epochs=12, batch=16, optimiser="adamw", lr=3e-3, augment=rr.Augment(1, False))
+    stream = rr.stream("glyphs", tasks=2, classes=4, train=40, test=20, size=16)
+    train = rr.Train(epochs=10, batch=16, optimiser="adamw", lr=3e-3, augment=rr.Augment(1, False))
     R = {
         made.name: rr.fit(made, rr.net("resnet8"), stream, train=train, progress=False).R
         for made in (rr.Finetune(), rr.ER(memory=rr.Memory(20)), rr.Joint())
     }
-    assert R["finetune"][1, 0] < 0.2 and R["finetune"][1, 1] > 0.8
+    assert R["finetune"][1, 0] < 0.2 and R["finetune"][1, 1] > 0.7
     assert R["er"][1, 0] > R["finetune"][1, 0] + 0.1
     assert R["joint"][1, 0] > 0.7
 

@@ -47,6 +47,9 @@ def browser():
         started.close()
 
 
+PATIENCE = 300_000  # milliseconds, for what takes a few
+
+
 class Tab:
     """A tab that notes what is asked of the network and what the console says."""
 
@@ -54,6 +57,7 @@ class Tab:
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, offline=True
         )
+        self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.asked, self.said = [], []
         self.page.on("request", lambda r: self.asked.append(r.url))
@@ -133,6 +137,7 @@ def test_what_is_below_the_window_is_drawn_when_it_comes_near_with_the_choices_m
     browser, page_file
 ):
     context = browser.new_context(viewport={"width": 1280, "height": 500}, offline=True)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.add_init_script("window.requestIdleCallback = () => 0")  # a browser that is never idle
     page.goto(page_file.as_uri())

@@ -128,25 +128,17 @@ def test_a_term_of_weight_zero_equals_the_plain_learner_bit_by_bit(
 
 
 @pytest.mark.parametrize("name, with_", [*PAIRS, *((n, None) for n in PLAIN)])
-def test_state_ends_in_an_underscore_and_nothing_else_is_set(
-    name, with_, tiny_stream, tiny_net, tiny_train
-):
-    recipe = learner(name, *([term(with_)] if with_ else []))
-    result = rr.fit(recipe, tiny_net, tiny_stream, train=tiny_train, progress=False)
-    for part in (result.learner, result.learner.memory, *result.learner.terms):
-        allowed = {f.name for f in fields(part)}
-        assert {n for n in vars(part) if not n.endswith("_")} <= allowed
-    assert [vars(t) for t in result.learner.terms] == [vars(t) for t in recipe.terms]
-
-
-@pytest.mark.parametrize("name, with_", [*PAIRS, *((n, None) for n in PLAIN)])
-def test_a_run_that_is_gone_on_with_ends_with_the_same_bits(
+def test_state_ends_in_an_underscore_and_a_run_that_is_gone_on_with_ends_with_the_same_bits(
     name, with_, tiny_stream, tiny_net, tiny_train, tmp_path
 ):
     recipe = learner(name, *([term(with_)] if with_ else []))
     whole = rr.fit(
         recipe, tiny_net, tiny_stream, train=tiny_train, run=tmp_path / "a", progress=False
     )
+    for part in (whole.learner, whole.learner.memory, *whole.learner.terms):
+        allowed = {f.name for f in fields(part)}
+        assert {n for n in vars(part) if not n.endswith("_")} <= allowed
+    assert [vars(t) for t in whole.learner.terms] == [vars(t) for t in recipe.terms]
     for task in (2, 3):
         (tmp_path / "a" / "checkpoints" / f"task-{task}.pt").unlink()
     (tmp_path / "a" / "result.json").unlink()

@@ -188,8 +188,13 @@ def test_a_process_that_dies_is_told_of(tmp_path, base, monkeypatch):
     monkeypatch.setattr(worker, "CHUNK", 256)
     items = pictures(tmp_path / "a", 300)
     start = cache._start
-    monkeypatch.setattr(cache, "_start", lambda partial, *args: start(partial / "x", *args))
-    with pytest.raises(UserError, match="cannot be used|process that decodes images ended"):
+
+    def die(partial, *args):
+        (partial / "plan.json").unlink(missing_ok=True)
+        return start(partial, *args)
+
+    monkeypatch.setattr(cache, "_start", die)
+    with pytest.raises(UserError, match="process that decodes images ended"):
         made(items, tmp_path)
     assert all(name.endswith(".partial") for name in folders(base))
 

@@ -55,7 +55,8 @@ class _Watch:
         named = Path(os.fsdecode(path))
         follows = event in FOLLOWS  # else it is the link that is renamed or removed
         full = str(named.resolve() if follows else named.parent.resolve() / named.name)
-        if not full.startswith((self.root, os.devnull)) and "__pycache__" not in full:
+        inside = full == self.root or full.startswith(self.root + os.sep)
+        if not inside and full != os.devnull and "__pycache__" not in full:
             self.faults.append(f"{event} {full}")
 
 

@@ -17,14 +17,17 @@ import torch
 from torch import nn
 
 SOURCE = Path(__file__).parents[2] / "src"
+PORTS: list[socket.socket] = []
 SINGLE = {"dtype": torch.float32, "maps": "float32", "optimiser": "radam"}
 
 
 def environment(size: int, **more: str) -> list[dict[str, str]]:
     """One a process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = socket.socket()  # and kept: nobody else is given the port before the first process binds
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    PORTS.append(held)
+    port = held.getsockname()[1]
     common = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     return [

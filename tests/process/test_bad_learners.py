@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_cli import TINY, rrr
+from inside import rrr
+from refusals import TINY
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ from test_cli import TINY, rrr
 )
 def test_a_learner_that_cannot_work_is_refused(tmp_path, words, said):
     done = rrr("run", "glyphs-small", words[0], *TINY, *words[1:], cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2 and not done.faults
+    assert done.err.count("\n") == 1 and said in done.err
+    assert "Traceback" not in done.err
     assert not (tmp_path / "runs").exists()

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import ranks
 import torch
 from refusals import TINY
+from test_stop import wait_for
 
 from rightreasons.checkpoints import found_in
 
@@ -94,9 +94,7 @@ def rrr(words, size, cwd):
 def test_a_signal_to_one_stops_all_and_torchrun_goes_on(tmp_path):
     words = ["run", "glyphs-small", "er+rrr", *TINY, "train.epochs=200", "--out", "run"]
     children = rrr([*words, "--checkpoint", "5"], 2, tmp_path)
-    while not found_in(tmp_path / "run"):
-        assert all(child.poll() is None for child in children), children[0].communicate()
-        time.sleep(0.05)
+    wait_for(lambda: found_in(tmp_path / "run"), children[0])
     children[1].send_signal(signal.SIGTERM)
     said = [child.communicate(timeout=300)[1] for child in children]
     assert [child.returncode for child in children] == [143, 143], said

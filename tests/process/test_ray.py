@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ if not Path("/proc/self/fd").exists():
     pytest.skip("workers are found through /proc", allow_module_level=True)
 
 METHODS = ["finetune", "er", "er+rrr"]
-WORDS = [*TINY, "train.epochs=6"]  # 12 steps a task
+WORDS = [*TINY, "train.epochs=20"]  # 40 steps a task: Ray answers a signal within a second
 
 
 @pytest.fixture
@@ -88,9 +89,13 @@ def kill_one(folders) -> Path | None:
     """SIGKILL for a worker whose run is between two checkpoints: the run's folder."""
     for folder in filter(underway, folders):
         for pid in holders(lambda path, folder=folder: path == folder):
-            os.kill(pid, signal.SIGKILL)
-            if underway(folder):
-                return folder
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # to look once more: it may have the next run by now
+                held = pid in holders(lambda path, folder=folder: path == folder)
+                doomed = held and underway(folder)
+                os.kill(pid, signal.SIGKILL if doomed else signal.SIGCONT)
+                if doomed:
+                    return folder
     return None
 
 
@@ -101,8 +106,8 @@ def alone(folder: Path, method: str, seed: int, words=WORDS) -> dict[str, object
 
 
 def test_runs_on_a_cluster_survive_ctrl_c_and_dead_workers(compare, tmp_path):
-    words = [",".join(METHODS), "--seeds", 4]
-    folders = [tmp_path / "runs" / method / str(seed) for seed in range(4) for method in METHODS]
+    words = [",".join(METHODS), "--seeds", 2]
+    folders = [tmp_path / "runs" / method / str(seed) for seed in range(2) for method in METHODS]
     child = compare(*words)
     wait_for(lambda: any(map(underway, folders)), child)
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
@@ -116,7 +121,7 @@ def test_runs_on_a_cluster_survive_ctrl_c_and_dead_workers(compare, tmp_path):
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0 and "Traceback" not in err, err
     assert err.count("its worker died (WorkerCrashedError); the run goes on") == 2
-    assert "er+rrr against er: accuracy" in out and "12 runs in" in out
+    assert "er+rrr against er: accuracy" in out and "6 runs in" in out
     for folder in folders:
         method, seed = folder.parts[-2:]
         own = alone(tmp_path / "alone" / method / seed, method, int(seed))

@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from test_stop import wait_for
 
 from rightreasons.study.plan import load
 from rightreasons.study.records import path_of, write_record
@@ -41,9 +41,7 @@ def killed(tmp_path_factory):
     begun = subprocess.Popen(
         words(folder), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not records(folder):
-        assert begun.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: records(folder), begun)
     os.killpg(begun.pid, signal.SIGKILL)
     begun.wait()
     before = records(folder)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import inside
 import numpy as np
 import pytest
 import torch
@@ -131,9 +132,9 @@ def test_extend_learns_new_folders_beside_the_run(place):
         "resnet34",
     ],
 )
-def test_show_prints_fields_and_defaults(name):
-    done = rrr("show", name)
-    assert done.returncode == 0, done.stderr
+def test_show_prints_fields_and_defaults(name, tmp_path):
+    done = inside.rrr("show", name, cwd=tmp_path)
+    assert done.code == 0, done.err
     expected = {
         "rrr": ["paper", "released", "recommended", "rrr.weight", "100.0"],
         "er+evidence": ["er.replay", "evidence.weight", "0.1"],
@@ -144,13 +145,13 @@ def test_show_prints_fields_and_defaults(name):
         "squeezenet1_1": ["features.12.expand3x3", "13x13", "33.3 %"],
         "resnet34": ["layer4", "7x7"],
     }[name]
-    assert all(word in done.stdout for word in expected)
+    assert all(word in done.out for word in expected)
 
 
-def test_list_names_everything():
-    done = rrr("list")
+def test_list_names_everything(tmp_path):
+    done = inside.rrr("list", cwd=tmp_path)
     for word in ("glyphs-small", "cifar100-10", "finetune", "evidence", "gradcam", "resnet8"):
-        assert word in done.stdout
+        assert word in done.out
 
 
 def test_a_folder_of_class_folders_is_a_benchmark(place):
