@@ -203,7 +203,7 @@ def test_the_balanced_stage_sees_as_many_of_a_new_class_as_of_an_old_one(
 
 
 def test_a_random_choice_of_balanced_images_has_its_own_key(marked):
-    learner = rr.EEIL(memory=rr.Memory(36))
+    learner = rr.EEIL(memory=rr.Memory(36, pick="random"))
     feed = Feed(marked, learner.memory, 0, CPU)
     y = marked[1].train.y
     chosen = balance(learner, rr.net("resnet8"), feed, marked[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def fit(
 
 def _check_new(learner: Learner, net: Net) -> None:
     """Refuse what has learned already: its memory and its classes would mix with new ones."""
-    if len(learner.memory) or any(name.endswith("_") for name in vars(learner)):
+    state = set(vars(learner)) - set(vars(replace(learner)))  # what a new one does not have
+    if len(learner.memory) or any(name.endswith("_") for name in state):
         raise UserError(
             f"this {learner.name} has learned already, expected a new one such as "
             f"rr.{type(learner).__name__}(); to learn more classes call rr.extend(RUN, FOLDER, OUT)"
