@@ -205,7 +205,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         "benchmark": isinstance(config.get("benchmark", ""), str),
         "data": isinstance(config.get("data", {}), dict),
         "data.source": "benchmark" not in config or "source" in (config.get("data") or {}),
-        "extensions": are(config.get("extensions", []), ("run", "folder", "classes")),
+        "extensions": _are(config.get("extensions", []), ("run", "folder", "classes")),
         "branch": is_branch(config),
     }
     for key, good in fits.items():
@@ -216,10 +216,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def is_branch(config: Mapping[str, Any]) -> bool:
     """Does it say where it began, if it says that it is a branch?"""
-    return "branch" not in config or are([config["branch"]], ("run", "task"))
+    return "branch" not in config or _are([config["branch"]], ("run", "task"))
 
 
-def are(steps: Any, keys: tuple[str, ...]) -> bool:
+def _are(steps: Any, keys: tuple[str, ...]) -> bool:
     """Is it a list of dictionaries with these keys?"""
     return isinstance(steps, list) and all(
         isinstance(s, dict) and set(keys) <= set(s) for s in steps

@@ -213,31 +213,35 @@ def test_the_pointing_game_counts_hits_over_images_with_a_mask(benchmark):
     assert 0 <= stream <= 1 and not made.model.training
 
 
-def test_a_growing_head_and_a_one_channel_image():
-    """Avalanche's own growing classifier: the plugin follows its rows."""
+def growing(channels, *columns, **how):
+    """Avalanche's own growing classifier on four classes in two experiences."""
     from avalanche.benchmarks import nc_benchmark
     from avalanche.models import IncrementalClassifier
     from avalanche.training import Naive
     from avalanche.training.plugins import EvaluationPlugin
 
     y = torch.arange(24) % 4
-    x = torch.randn(24, 1, 10, 10, generator=torch.Generator().manual_seed(0))
-    data = TensorDataset(x, y)
+    x = torch.randn(24, channels, 10, 10, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, y, *columns)
     data.targets = y
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(channels, 6, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         IncrementalClassifier(6, initial_out_features=1),
     )  # fmt: skip
-    plugin = plugins.EvidencePlugin(memory=8)
     made = Naive(
         model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1),
-        criterion=nn.CrossEntropyLoss(), train_mb_size=6, plugins=[plugin],
-        evaluator=EvaluationPlugin(),
+        criterion=nn.CrossEntropyLoss(), train_mb_size=6,
+        **{"evaluator": EvaluationPlugin()} | how,
     )  # fmt: skip
-    for experience in nc_benchmark(
-        data, data, 2, False, fixed_class_order=[0, 1, 2, 3]
-    ).train_stream:
+    return made, nc_benchmark(data, data, 2, False, fixed_class_order=[0, 1, 2, 3])
+
+
+def test_a_growing_head_and_a_one_channel_image():
+    """The plugin follows its rows."""
+    plugin = plugins.EvidencePlugin(memory=8)
+    made, split = growing(1, plugins=[plugin])
+    for experience in split.train_stream:
         made.train(experience)
     assert plugin.value > 0
     assert plugin.memory["x"].shape == (8, 1, 10, 10)
@@ -245,26 +249,10 @@ def test_a_growing_head_and_a_one_channel_image():
 
 
 def test_the_pointing_game_follows_a_head_that_grows():
-    from avalanche.benchmarks import nc_benchmark
-    from avalanche.models import IncrementalClassifier
-    from avalanche.training import Naive
     from avalanche.training.plugins import EvaluationPlugin
 
-    y = torch.arange(24) % 4
-    x = torch.randn(24, 3, 10, 10, generator=torch.Generator().manual_seed(0))
-    data = TensorDataset(x, y, torch.ones(24, 10, 10, dtype=torch.bool))
-    data.targets = y
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        IncrementalClassifier(6, initial_out_features=1),
-    )  # fmt: skip
-    made = Naive(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5),
-        criterion=nn.CrossEntropyLoss(), train_mb_size=6,
-        evaluator=EvaluationPlugin(*plugins.pointing_metrics(experience=False)),
-    )  # fmt: skip
-    split = nc_benchmark(data, data, 2, False, fixed_class_order=[0, 1, 2, 3])
+    metrics = EvaluationPlugin(*plugins.pointing_metrics(experience=False))
+    made, split = growing(3, torch.ones(24, 10, 10, dtype=torch.bool), evaluator=metrics)
     for k, experience in enumerate(split.train_stream):
         made.train(experience)
         (hits,) = made.eval(split.test_stream[: k + 1]).values()
