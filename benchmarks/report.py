@@ -85,6 +85,7 @@ def make_record(rng: np.random.Generator, k: int, masks: bool) -> dict[str, Any]
         "steps": 40,
         "seconds": float(rng.uniform(5, 6)),
         "seconds_a_step": float(rng.uniform(0.1, 0.12)),
+        "cpu_a_step": 0.05 + k / 1000 if k else None,  # a first task may be another run's
     }
     if masks:
         sizes = counts.sum(0).tolist()

@@ -74,6 +74,10 @@ def test_curves_by_hand(folder):
     )  # noqa: E501
     assert curve(run, "pointing")[2] == pytest.approx(100 * hits / total)
     assert curve(run, "seconds")[1] == run.records[1]["seconds"]
+    assert curve(run, "cpu") == pytest.approx([np.nan, 51, 52], nan_ok=True)
+    for record in run.records:  # as older runs have it
+        del record["cpu_a_step"]
+    assert curve(run, "cpu") is None
     without = read([folder / "other"]).runs[0]
     assert curve(without, "pointing") is None
 

@@ -170,11 +170,13 @@ def damage(text):
         "game": (with_(pointing={"class": {}}), "pointing.class"),
         "bytes": (with_(bytes=3), "bytes.images"),
         "seconds": (with_(seconds="long"), "seconds is no number"),
+        "cpu": (with_(cpu_a_step="long"), "cpu_a_step is no number"),
     }
 
 
 @pytest.mark.parametrize("name", [
     "cut", "list", "other", "short", "words", "above", "nan", "images", "game", "bytes", "seconds",
+    "cpu",
 ])  # fmt: skip
 def test_a_damaged_record_is_named_and_left_out(name, made_up, tmp_path):
     lay(made_up, tmp_path, "er", 0)

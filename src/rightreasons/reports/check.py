@@ -46,7 +46,8 @@ def _wrong(record: dict[str, Any], tasks: int) -> Any:
     for where, key in ((sizes, "images"), (sizes, "maps"), (sizes, "model")):
         if not _number(where.get(key)):
             yield f"bytes.{key} is no number"
-    for key in ("seconds", "seconds_a_step"):
+    known = ["cpu_a_step"] if record.get("cpu_a_step") is not None else []
+    for key in ("seconds", "seconds_a_step", *known):
         if not _number(record.get(key)):
             yield f"{key} is no number"
 

@@ -57,9 +57,9 @@ def _of_record(scale: float, *path: str) -> Callable[[RunData], Values | None]:
         for record in run.records:
             value: Any = record
             for key in path:
-                value = value[key]
-            found.append(scale * float(value))
-        return found
+                value = value.get(key)
+            found.append(np.nan if value is None else scale * float(value))
+        return None if np.isnan(found).all() else found
 
     return of
 
@@ -73,6 +73,7 @@ CURVES = {
     "cosine": Curve("maps of old images: cosine, %", _drift("cosine", 100)),
     "iou": Curve("maps of old images: IoU of top cells, %", _drift("iou", 100)),
     "displacement": Curve("maps of old images: peak moved, cells", _drift("displacement", 1)),
+    "cpu": Curve("ms of CPU a step", _of_record(1000, "cpu_a_step")),
     "step": Curve("ms a step", _of_record(1000, "seconds_a_step")),
     "seconds": Curve("seconds a task", _of_record(1, "seconds")),
     "images": Curve("bytes of remembered images, kB", _of_record(1 / 1024, "bytes", "images")),
@@ -80,4 +81,4 @@ CURVES = {
 }
 ACCURACY = ("seen", "p20", "top5", "task", "pointing")
 DRIFT = ("cosine", "iou", "displacement")
-COSTS = ("step", "seconds", "images", "maps")
+COSTS = ("cpu", "step", "seconds", "images", "maps")
