@@ -315,8 +315,10 @@ def test_method_and_benchmark_are_no_overrides(word):
 
 def test_a_term_that_the_method_lacks():
     assert refusal("evidence.weight=3") == (
-        "method 'er+rrr' has no 'evidence'; it has no evidence.weight"
+        "method 'er+rrr' has no evidence, so no evidence.weight; leave it out, or type "
+        "er+rrr+evidence"
     )
+    assert refusal("icarl.scoring=nme").endswith("or type icarl+rrr")
     assert "joint" in refusal("er.replay=concat", method="joint")
 
 

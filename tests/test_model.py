@@ -265,7 +265,7 @@ def test_extend_takes_words_for_the_new_task_and_keeps_them(pictures, known, tmp
         ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'train.epochs'"),
         ("trian.epochs=3", "unknown section 'trian'; did you mean 'train'"),
         ("net.name=resnet20", "an extension keeps"),
-        ("logits.weight=3", "has no 'logits'"),
+        ("logits.weight=3", "has no logits"),
         ("train.epochs", "is not key=value"),
     ],
 )

@@ -629,7 +629,9 @@ def _misread(error: CycloptsError) -> str:
         sentence = f"{command} does not take {shlex.join(error.unused_tokens or ())}"
     if not sentence.endswith("..."):
         sentence = sentence.removesuffix(".")
-    return f"{sentence}; {command} --help shows {'its words' if error.command_chain else 'all'}"
+    end = "" if sentence.endswith("?") else ";"
+    shows = "its words" if error.command_chain else "all"
+    return f"{sentence}{end} {command} --help shows {shows}"
 
 
 def _setting(token: Token) -> str:

@@ -188,7 +188,12 @@ def override(config: dict[str, Any], word: str) -> None:
         if not i and not isinstance(config.get(section), dict):
             names = [s for s in config if isinstance(config[s], dict)]
             if section in LEARNERS or section in TERMS:
-                raise UserError(f"method {config['method']!r} has no {section!r}; it has no {path}")
+                base, *terms = str(config["method"]).split("+")
+                having = [base, *terms, section] if section in TERMS else [section, *terms]
+                raise UserError(
+                    f"method {config['method']!r} has no {section}, so no {path}; leave it out, or "
+                    f"type {'+'.join(having)}"
+                )
             raise unknown("section", section, names)
         if not isinstance(place.get(section), dict):
             place[section] = {}
