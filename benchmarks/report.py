@@ -80,7 +80,7 @@ def make_record(rng: np.random.Generator, k: int, masks: bool) -> dict[str, Any]
         "task": k + 1,
         "classes": 5,
         "rows": 100,
-        "bytes": {"images": 307200, "maps": 12800, "model": 1 << 20},
+        "bytes": {"images": 307200, "maps": 12800, "model": 1 << 20, "learner": 2048},
         "losses": {"task": float(rng.uniform(0.2, 0.6))},
         "steps": 40,
         "seconds": float(rng.uniform(5, 6)),

@@ -10,7 +10,7 @@ from rightreasons.config import resolve
 from rightreasons.reports.measures import MEASURES, interval, spread
 from rightreasons.reports.read import read
 from rightreasons.stats import t_interval
-from rightreasons.tables import differences, every, means, pairs, sentences, values
+from rightreasons.tables import costs, differences, every, means, pairs, sentences, values
 
 WORDS = ["stream.tasks=3", "stream.classes=6"]
 
@@ -74,7 +74,17 @@ def test_every_table_has_its_columns_and_every_row_a_link(group):
         assert any(name in column for column in head)
     images = tables["pointing"].rows[0][1]
     assert int(images) == sum(group.lines[0].runs[0].records[-1]["pointing"]["images"])
-    assert tables["costs"].rows[0][1:4] == ["300 kB", "12 kB", "1024 kB"]
+    assert tables["costs"].rows[0][1:5] == ["300 kB", "12 kB", "1024 kB", "2 kB"]
+
+
+def test_runs_of_older_versions_do_not_say_what_their_learner_held(group, monkeypatch):
+    runs = [run for line in group.lines for run in line.runs]
+    for run in runs[3:]:
+        monkeypatch.setitem(run.numbers, "bytes", {"images": 1024, "maps": 1024, "model": 1024})
+    assert [row[4] for row in costs(group).rows] == ["2 kB", ""]
+    for run in runs[:3]:
+        monkeypatch.setitem(run.numbers, "bytes", {"images": 1024, "maps": 1024, "model": 1024})
+    assert costs(group).head[:5] == ["method", "images", "maps", "model", "ms of CPU a step"]
 
 
 def test_the_table_over_tasks_is_the_papers(group):

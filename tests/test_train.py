@@ -113,6 +113,11 @@ def test_er_forgets_less_than_finetune_and_joint_least():
     assert R["joint"][1, 0] > 0.7
 
 
+def test_what_a_learner_holds_is_counted(tiny_stream, tiny_net, tiny_train):
+    last = rr.fit(rr.EWC(), tiny_net, tiny_stream, train=tiny_train, progress=False).records[-1]
+    assert last["bytes"]["learner"] == 2 * last["bytes"]["model"]  # Fisher information and anchor
+
+
 def test_records_add_up(tiny_stream, tiny_net, tiny_train):
     learner = rr.ER(memory=rr.Memory(12)) + rr.RRR(rows=4) + rr.Evidence(rows=4)
     result = rr.fit(learner, tiny_net, tiny_stream, train=tiny_train, progress=False)
@@ -120,7 +125,7 @@ def test_records_add_up(tiny_stream, tiny_net, tiny_train):
     assert last["rows"] == 12 and last["steps"] == 2 * 3
     assert last["bytes"]["images"] == 12 * 3 * 16 * 16
     maps = sum(s for n, s in result.learner.memory.nbytes().items() if "." in n)
-    assert last["bytes"]["maps"] == maps
+    assert last["bytes"]["maps"] == maps and last["bytes"]["learner"] == 0
     # 4x4 maps with a float32 scale, a class and a flag a row; the paper's in half precision
     assert result.learner.memory.nbytes()["rrr.map"] == 12 * 4 * 4 * 2
     known = result.learner.memory["evidence.map"]

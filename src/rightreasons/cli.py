@@ -496,7 +496,7 @@ def list_(*, paper: bool = False) -> None:
     Parameters
     ----------
     paper
-        Instead print the paper's tables, each row with the command that reproduces it.
+        Instead print the paper's tables, each row with the command that trains it.
     """
     if paper:
         from rightreasons.paper import listing as paper_listing

@@ -37,7 +37,7 @@ from rightreasons.randomness import generator
 from rightreasons.result import Result
 from rightreasons.runs import EVERY, Run, Saved
 from rightreasons.signals import Request, requests
-from rightreasons.state import get_state, pack, restore, set_state
+from rightreasons.state import get_state, nbytes, pack, restore, set_state
 from rightreasons.steps import Steps, taps_of
 from rightreasons.streams import Stream
 from rightreasons.timing import AFTER, CHECKPOINTS, MEMORY, PICTURES, TESTING, span
@@ -334,7 +334,8 @@ class Loop(Steps):
         images = columns.pop("x", 0)
         maps = sum(size for name, size in columns.items() if "." in name)
         model = sum(p.nbytes for p in self.net.parameters())
-        return {"images": images, "maps": maps, "model": model}
+        own = {name: part for name, part in get_state(self.learner).items() if name != "memory"}
+        return {"images": images, "maps": maps, "model": model, "learner": nbytes(own)}
 
 
 def _read_prefix(path: Path) -> dict[str, Any] | None:

@@ -106,7 +106,7 @@ def _row(benchmark: str, name: str, mean: list[float], std: list[float] | None =
 
 
 def listing() -> list[str]:
-    """Each table, row and cell with the command that reproduces it, as lines of text."""
+    """Each table, row and cell with the command that trains it, as lines of text."""
     lines = [
         "The tables of Ebrahimi et al., Remembering for the Right Reasons, ICLR 2021; mean ± std "
         f"of {RUNS} runs where the paper gives it.",

@@ -80,6 +80,14 @@ def pack(value: Any) -> Any:
     raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")
 
 
+def nbytes(packed: Any) -> int:
+    """Of all tensors inside what `pack` made."""
+    if isinstance(packed, Tensor):
+        return packed.nbytes
+    inside = packed.values() if isinstance(packed, dict) else packed
+    return sum(map(nbytes, inside)) if isinstance(packed, (dict, list)) else 0
+
+
 def unpack(value: Any, net: Net | None = None, device: torch.device | None = None) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)

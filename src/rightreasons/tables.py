@@ -269,9 +269,12 @@ def picked_by_net(found: Group) -> str:
 
 def costs(found: Group) -> Table:
     """Bytes of the first run, times as means over runs. CPU time tells methods apart whatever else
-    the machine did; runs of older versions have none."""
+    the machine did; runs of older versions have none, nor the bytes of the learner itself."""
     lines, rows = found.finished, []
     timed = any(values(line, "cpu_a_step") for line in lines)
+    kinds = ["images", "maps", "model"]
+    if any("learner" in line.finished[0].numbers["bytes"] for line in lines):
+        kinds += ["learner"]
     for line in lines:
         runs, sizes = line.finished, line.finished[0].numbers["bytes"]
         times = [
@@ -280,10 +283,10 @@ def costs(found: Group) -> Table:
             [run.numbers["seconds"] / len(run.records) for run in runs],
             [run.numbers["seconds"] for run in runs],
         ]
-        cells = [size(sizes[name]) for name in ("images", "maps", "model")]
+        cells = [size(sizes[name]) if name in sizes else "" for name in kinds]
         rows.append([line.label, *cells, *(f"{mean(t):.1f}" if t else "" for t in times)])
     clocks = [*(["ms of CPU a step"] if timed else []), "ms a step", "s a task", "s a run"]
-    head = ["method", "images", "maps", "model", *clocks]
+    head = ["method", *kinds, *clocks]
     return Table("memory and time", head, rows, links=[_anchor(line) for line in lines])
 
 

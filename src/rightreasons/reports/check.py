@@ -43,8 +43,8 @@ def _wrong(record: dict[str, Any], tasks: int) -> Any:
             if not all(_row(counts.get(name), tasks) for name in (*COUNTS, "share")):
                 yield f"pointing.{how} has no rows of {tasks} counts"
     sizes = _keys(record.get("bytes"))
-    for where, key in ((sizes, "images"), (sizes, "maps"), (sizes, "model")):
-        if not _number(where.get(key)):
+    for key in ("images", "maps", "model", *(["learner"] if "learner" in sizes else [])):
+        if not _number(sizes.get(key)):
             yield f"bytes.{key} is no number"
     known = ["cpu_a_step"] if record.get("cpu_a_step") is not None else []
     for key in ("seconds", "seconds_a_step", *known):
