@@ -122,6 +122,22 @@ def test_predict_says_what_the_net_says(pictures, known):
     assert model.predict(channels_last).names == found.names
 
 
+def test_a_net_in_float64_is_loaded_and_exported_as_such(pictures, tmp_path):
+    stream = rr.stream(pictures / "known", tasks=2, size=16)
+    train = rr.Train(epochs=1, batch=8)
+    made = rr.net("resnet8").double()
+    result = rr.fit(learner(), made, stream, train=train, run=tmp_path / "run", progress=False)
+    x = stream[0].test.x[:3]
+    for net in (None, made, rr.net("resnet8")):
+        loaded = rr.load(tmp_path / "run", net=net)
+        assert next(loaded.net.parameters()).dtype == torch.float64
+        normal = (x.double() - stream.mean.view(3, 1, 1)) / stream.std.view(3, 1, 1)
+        with torch.no_grad():
+            logits = result.net.eval()(normal).logits
+        assert np.allclose(loaded.predict(x).scores, logits.numpy(), rtol=0, atol=1e-12)
+    assert rr.export(tmp_path / "run").differences["model.pt2"] < 1e-12
+
+
 def test_predict_reads_files(pictures, known):
     file = next((pictures / "known" / "a").iterdir())
     model = rr.load(known)

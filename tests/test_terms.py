@@ -580,6 +580,16 @@ class Once(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * slope
 
 
+class Silent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, slope):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     "how, explain, words",
     [
@@ -587,6 +597,7 @@ class Once(torch.autograd.Function):
         (lambda h: h.detach().tanh(), "gradcam", "cannot be differentiated"),
         (lambda h: h.detach(), "backprop", "cannot be differentiated"),
         (Once.apply, "backprop", "has no second derivative"),
+        (Silent.apply, "backprop", "NotImplementedError"),
         (torch.tanh, "guided", "has no ReLU"),
     ],
 )

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 import torch
 from torch import Tensor
 
-from rightreasons.errors import Damaged
+from rightreasons.errors import Damaged, why
 from rightreasons.runfiles import contents, whole
 
 DIGITS = 64  # of the checksum, hexadecimal
@@ -59,7 +59,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = load_plain(io.BytesIO(data))
     except UNREADABLE as error:
-        raise Damaged(f"{path} is no file of tensors and plain values ({why(error)})") from None
+        raise Damaged(f"{path} is no file of tensors and plain values ({refusal(error)})") from None
     if not isinstance(state, dict):
         raise Damaged(f"{path} holds a {type(state).__name__}, expected a dictionary")
     return state
@@ -72,12 +72,12 @@ def load_plain(file: Path | IO[bytes]) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def why(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """What is wrong with a file that torch refuses, in half a sentence."""
     if isinstance(error, pickle.UnpicklingError):
         asked = re.search(r"GLOBAL (\S+)", str(error))
         return f"it asks for {asked[1]}" if asked else "it is damaged, or holds something else"
-    return (str(error) or type(error).__name__).splitlines()[0][:120]
+    return why(error)
 
 
 def _digest(*parts: Any) -> str:

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rightreasons import __version__
-from rightreasons.checkpoints import load_plain, mark, why
-from rightreasons.errors import UserError
+from rightreasons.checkpoints import load_plain, mark
+from rightreasons.errors import UserError, why
 from rightreasons.launch import processes
 from rightreasons.memory import Column, Ragged
 from rightreasons.nets.base import Net

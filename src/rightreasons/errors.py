@@ -46,6 +46,11 @@ def unknown(kind: str, name: object, choices: Iterable[str], likeness: float = 0
     return UserError(f"unknown {kind} {str(name)!r}; {hint}")
 
 
+def why(error: BaseException) -> str:
+    """The beginning of what an error says, or its name if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+
+
 def printable(text: str) -> str:
     """A text in one line that a terminal only prints: names of files may hold anything else."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

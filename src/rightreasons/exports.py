@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rightreasons import __version__
 from rightreasons.augment import middle
-from rightreasons.errors import UserError, printable
+from rightreasons.errors import UserError, printable, why
 from rightreasons.learners.base import Learner
 from rightreasons.model import Model, load
 from rightreasons.nets.base import Net, Pointwise
@@ -50,11 +50,12 @@ class Scorer(nn.Module):
         self.net = copy.deepcopy(model.net).eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.net.channels_last = False
         self.learner, self.cut = model.learner, model.cut
-        self.register_buffer("mean", model.mean.view(3, 1, 1).clone())
-        self.register_buffer("std", model.std.view(3, 1, 1).clone())
+        exact = next(self.net.parameters()).dtype
+        self.register_buffer("mean", model.mean.view(3, 1, 1).to(exact, copy=True))
+        self.register_buffer("std", model.std.view(3, 1, 1).to(exact, copy=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        normal = (middle(x, self.cut).float() - self.mean) / self.std
+        normal = (middle(x, self.cut).to(self.mean.dtype) - self.mean) / self.std
         return self.learner.predict(self.net, normal, self.net(normal), self.learner.memory)
 
 
@@ -104,7 +105,7 @@ def export(
                 differences[name] = save(scorer, asked, folder / name)
             files.append(name)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            missing[name] = printable(str(error).partition("\n")[0]) or type(error).__name__
+            missing[name] = printable(why(error))
             (folder / name).unlink(missing_ok=True)
     write(folder / CARD, json.dumps(card(model, results, differences), indent=1) + "\n")
     return Exported(folder, files, differences, missing)
@@ -226,7 +227,7 @@ def show_export(run: Path, out: Path | None, onnx: bool) -> None:
     print(f"{done.folder}: {', '.join(done.files)}")
     for name, difference in done.differences.items():
         print(f"{name}: scores differ from the run's own by {difference:.2g} at most")
-    for name, why in done.missing.items():
-        print(f"{name} could not be written: {why}")
+    for name, reason in done.missing.items():
+        print(f"{name} could not be written: {reason}")
     if PROGRAM in done.files:
         print(f'load it with torch.export.load("{done.folder / PROGRAM}").module(): docs/export.md')

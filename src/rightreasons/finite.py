@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, why
 from rightreasons.explainers import Explainer
 from rightreasons.nets.base import Net
 
@@ -41,10 +41,9 @@ def check_gradient(name: str, explain: Explainer, net: Net, x: Tensor, y: Tensor
     try:
         found = torch.autograd.grad((mix * maps).sum(), weights, allow_unused=True)
     except (RuntimeError, AttributeError, TypeError) as error:  # hooks of others raise what they do
-        why = str(error).splitlines()[0]
         raise UserError(
-            f"the maps of {name} on {net.name} cannot be differentiated ({why}); use an explainer "
-            "that can, such as gradcam"
+            f"the maps of {name} on {net.name} cannot be differentiated ({why(error)}); use an "
+            "explainer that can, such as gradcam"
         ) from error
     by_graph = sum(float((g * v).sum()) for g, v in zip(found, along, strict=True) if g is not None)
 

@@ -7,9 +7,8 @@ import copy
 import torch
 from torch import Tensor
 
-from rightreasons.checkpoints import why
 from rightreasons.distributed import group
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, why
 from rightreasons.evaluate import TARGET
 from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner

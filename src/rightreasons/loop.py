@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint, why
+from rightreasons.checkpoints import lean, load_checkpoint, marks, save_checkpoint
 from rightreasons.distributed import checksum, from_first, group, most
-from rightreasons.errors import Damaged, RunWarning, Stopped, UserError
+from rightreasons.errors import Damaged, RunWarning, Stopped, UserError, why
 from rightreasons.evaluate import TARGET, evaluate
 from rightreasons.feed import Look
 from rightreasons.fits import check_fit
@@ -334,8 +334,8 @@ class Loop(Steps):
         images = columns.pop("x", 0)
         maps = sum(size for name, size in columns.items() if "." in name)
         model = sum(p.nbytes for p in self.net.parameters())
-        own = {name: part for name, part in get_state(self.learner).items() if name != "memory"}
-        return {"images": images, "maps": maps, "model": model, "learner": nbytes(own)}
+        held = nbytes(self.learner, *self.learner.terms)
+        return {"images": images, "maps": maps, "model": model, "learner": held}
 
 
 def _read_prefix(path: Path) -> dict[str, Any] | None:

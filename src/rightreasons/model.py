@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rightreasons.augment import Augment, middle
 from rightreasons.branch import check_changes
-from rightreasons.checkpoints import by_task, load_checkpoint, why
+from rightreasons.checkpoints import by_task, load_checkpoint
 from rightreasons.config import (
     NetFields,
     StreamFields,
@@ -30,7 +30,7 @@ from rightreasons.config import (
 from rightreasons.data.arrays import as_images
 from rightreasons.data.folder import Folder
 from rightreasons.data.splits import read_all
-from rightreasons.errors import Damaged, UserError, unknown
+from rightreasons.errors import Damaged, UserError, unknown, why
 from rightreasons.explainers import closed_form, find_explainer, gradcam, options_of
 from rightreasons.learners.base import Learner
 from rightreasons.nets import check_name
@@ -169,7 +169,8 @@ class Model:
 
     def normal(self, x: Tensor) -> Tensor:
         """uint8 images as the net takes them."""
-        return (x.float() - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
+        exact = x.to(next(self.net.parameters()).dtype)
+        return (exact - self.mean.view(3, 1, 1)) / self.std.view(3, 1, 1)
 
     @torch.no_grad()
     def _chunk(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,6 +216,8 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
     learner = _learner_of(config)
     net = _net_of(config) if net is None else copy.deepcopy(net)
     try:
+        tensors = state["net"]["tensors"].values()
+        net.to(next(t.dtype for t in tensors if t.is_floating_point()))  # a net may be in float64
         restore(net, state["net"]).eval()
         set_state(learner, state["learner"], net)
         kept = state["stream"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rightreasons.augment import Augment
 from rightreasons.config import check_types, make
 from rightreasons.distributed import average, place
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError, unknown, why
 from rightreasons.nets.base import Net
 from rightreasons.radam import RAdam
 from rightreasons.randomness import generator
@@ -242,9 +242,9 @@ def pick_device(name: str) -> torch.device:
         torch.zeros(1, device=found).item()
         return torch.device(found)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
         raise UserError(
-            f"train.device is {name!r}, which torch cannot use here ({why}); type train.device=auto"
+            f"train.device is {name!r}, which torch cannot use here ({why(error)}); type "
+            "train.device=auto"
         ) from None
 
 

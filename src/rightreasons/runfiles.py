@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rightreasons.errors import RunWarning, UserError
+from rightreasons.errors import RunWarning, UserError, why
 
 PARTIAL = ".partial"  # ending of a file that is being written
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -169,7 +169,7 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(why(error)) from error
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -182,8 +182,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = load_yaml(contents(path).decode("utf-8"))
     except ValueError as error:  # bytes that are no text are one, too
-        why = str(error).splitlines()[0]
-        raise UserError(f"{path} is not valid YAML ({why}); put the run's own file back") from error
+        raise UserError(
+            f"{path} is not valid YAML ({why(error)}); put the run's own file back"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no keys, expected `key: value` lines")
     return content

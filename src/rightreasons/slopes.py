@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, why
 from rightreasons.nets.base import INPUT, Net, chunk
 from rightreasons.types import Out
 
@@ -78,7 +78,7 @@ def slope(net: Net, out: Out, y: Tensor, tap: str = INPUT, rule: Rule | None = N
                 allow_unused=True,
             )
         except NotImplementedError as error:
-            raise _no_derivative(net, tap, str(error).splitlines()[0]) from error
+            raise _no_derivative(net, tap, why(error)) from error
     if found is None:
         raise _no_derivative(net, tap, "a part of the net cuts the graph")
     return (found if chosen is None else found[chosen]).to(out.maps[tap].dtype)

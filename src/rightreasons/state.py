@@ -28,6 +28,20 @@ def get_state(owner: Any) -> dict[str, Any]:
     return state
 
 
+def nbytes(*owners: Any) -> int:
+    """Of the tensors in their own state, without that of parts such as a memory."""
+    return sum(_size(v) for owner in owners for k, v in vars(owner).items() if k.endswith("_"))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Net):
+        value = value.state_dict()
+    inside = value.values() if isinstance(value, dict) else value
+    return sum(map(_size, inside)) if isinstance(value, (dict, list, tuple)) else 0
+
+
 def set_state(owner: Any, state: dict[str, Any], net: Net) -> None:
     """Put a state back; a `Net` inside is rebuilt as a copy of ``net`` of its own size."""
     parts = dict(_parts(owner))
@@ -78,14 +92,6 @@ def pack(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"state holds a {type(value).__name__}; use tensors, nets and plain containers")
-
-
-def nbytes(packed: Any) -> int:
-    """Of all tensors inside what `pack` made."""
-    if isinstance(packed, Tensor):
-        return packed.nbytes
-    inside = packed.values() if isinstance(packed, dict) else packed
-    return sum(map(nbytes, inside)) if isinstance(packed, (dict, list)) else 0
 
 
 def unpack(value: Any, net: Net | None = None, device: torch.device | None = None) -> Any:

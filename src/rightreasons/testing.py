@@ -30,7 +30,7 @@ from rightreasons.augment import Augment
 from rightreasons.config import make, plain
 from rightreasons.errors import UserError
 from rightreasons.explainers import Explainer
-from rightreasons.feed import Feed, Look
+from rightreasons.feed import Look
 from rightreasons.finite import check_gradient
 from rightreasons.learners.base import Learner
 from rightreasons.loop import Loop
@@ -234,23 +234,19 @@ def _carries(learner: Learner, term: Term, base: Result) -> None:
 
 def _differentiates(learner: Learner, stage: Stage) -> None:
     """The gradient of the loss of a stage in float64, against central differences."""
-    normalise = Feed.normalise
-    with mock.patch.object(Feed, "normalise", lambda self, x: normalise(self, x).double()):
-        loop = Loop(copy.deepcopy(learner), small_net(), small_stream(), TRAIN, seed=0)
-        initialise(loop.net, torch.Generator().manual_seed(0))
-        loop.net.double()
-        loop.learn(loop.stream[0], Reporter("", 1, show=False))
-        task = loop.stream[1]
-        loop.net.grow(task.seen, torch.Generator().manual_seed(1))
-        loop.net.train()
-        loop.learner.begin(loop.net, task, loop.memory, Look(loop.feed, loop.net, task))
-        loop.learner.begin_stage(loop.net, task, stage, loop.memory)
-        if stage.params != "all":
-            return  # its own tensors: their gradient is the learner's to test
-        batches = loop.feed.batches(task, stage, loop.train.at(task, stage), 0)
-        batch = max(batches, key=lambda b: int((b.row >= 0).sum()))
-        objective = partial(loop.objective, stage, (), (1, stage.name, 0, 0), batch)
-        _compare(learner.name, objective, [loop.net.head.weight, next(loop.net.parameters())])
+    loop = Loop(copy.deepcopy(learner), small_net().double(), small_stream(), TRAIN, seed=0)
+    loop.learn(loop.stream[0], Reporter("", 1, show=False))
+    task = loop.stream[1]
+    loop.net.grow(task.seen, torch.Generator().manual_seed(1))
+    loop.net.train()
+    loop.learner.begin(loop.net, task, loop.memory, Look(loop.feed, loop.net, task))
+    loop.learner.begin_stage(loop.net, task, stage, loop.memory)
+    if stage.params != "all":
+        return  # its own tensors: their gradient is the learner's to test
+    batches = loop.feed.batches(task, stage, loop.train.at(task, stage), 0)
+    batch = max(batches, key=lambda b: int((b.row >= 0).sum()))
+    objective = partial(loop.objective, stage, (), (1, stage.name, 0, 0), batch)
+    _compare(learner.name, objective, [loop.net.head.weight, next(loop.net.parameters())])
 
 
 def _compare(name: str, loss: Callable[[], Tensor], weights: list[Any]) -> None:

@@ -274,6 +274,22 @@ def test_the_loss_over_three_tasks(merge, decay, scope, labels):
     assert len(learner.springs_) == (1 if merge == "online" else 3)
 
 
+def test_springs_that_were_kept_separate_are_merged_into_one():
+    """As in a branch that changes ``merge``."""
+    learner, look = rr.EWC(merge="separate", decay=0.5), Seen([])
+    for step in three_tasks(learner, look):
+        net, _, batch, task = step
+        look.batches = [batch]
+    old = [spring["fisher"] for spring in learner.springs_]
+    learner.merge = "online"
+    learner.end(net, task, learner.memory, look)
+    (merged,) = learner.springs_
+    for name, new in ewc.fisher(net, look.images(), None).items():
+        for c in range(net.classes):
+            kept = sum(f[name][c] for f in old if c < len(f[name]))
+            assert torch.allclose(merged["fisher"][name][c], new[c] + 0.5 * kept)
+
+
 def drawn(net, look, labels):
     """The labels that were drawn, once more."""
     if labels == "true":

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rightreasons as rr
-from rightreasons.feed import Feed, Look
+from rightreasons.feed import Look
 from rightreasons.loop import Loop
 from rightreasons.progress import Reporter
 from rightreasons.registry import LEARNERS, find
@@ -49,17 +49,14 @@ def shake(parameters, seed, by=0.1):
 
 
 @pytest.fixture
-def loop(request, tiny_stream, tiny_net, tiny_train, monkeypatch):
+def loop(request, tiny_stream, tiny_net, tiny_train):
     """A run in float64 that has learned its first task, and a head grown for the second."""
     name, term = request.param
-    normalise = Feed.normalise
-    monkeypatch.setattr(Feed, "normalise", lambda self, x: normalise(self, x).double())
     learner = find("method", LEARNERS, name)(
         memory=rr.Memory(24), terms=TERMS[term](), **OPTIONS.get(name, {})
     )
-    loop = Loop(learner, tiny_net, tiny_stream, tiny_train, seed=0)
+    loop = Loop(learner, tiny_net.double(), tiny_stream, tiny_train, seed=0)
     loop.net.initialise(loop.net, torch.Generator().manual_seed(0))
-    loop.net.double()
     loop.learn(tiny_stream[0], Reporter("", 1, show=False))
     loop.net.grow(tiny_stream[1].seen, torch.Generator().manual_seed(1))
     loop.net.train()

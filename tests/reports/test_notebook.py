@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 import rightreasons as rr
 from rightreasons.config import resolve
 from rightreasons.reports.curves import CURVES, curve
+from rightreasons.reports.payload import matrices
 from rightreasons.reports.read import read
 
 
@@ -58,7 +61,9 @@ def test_curves_draw_every_seed_and_the_mean(folder):
 
 @pytest.mark.parametrize("measure", CURVES)
 def test_every_measure_can_be_drawn(measure, folder):
-    expected = 0 if measure == "p20" else 6  # of groups of images, which these learners do not have
+    expected = (
+        0 if measure == "groups" else 6
+    )  # of groups of images, which these learners do not have
     assert len(rr.plot_curves(folder / "g", measure).axes[0].lines) == expected
 
 
@@ -80,6 +85,20 @@ def test_curves_by_hand(folder):
     assert curve(run, "cpu") is None
     without = read([folder / "other"]).runs[0]
     assert curve(without, "pointing") is None
+
+
+def test_groups_of_any_size_are_drawn_and_in_tables(made_up, tmp_path):
+    config = resolve("glyphs-small", "er", ["stream.tasks=3", "stream.classes=6"])
+    made_up.make_run(tmp_path / "er" / "0", config, 3, maps=False)
+    path = tmp_path / "er" / "0" / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for record in records:
+        record["accuracy"] |= {"p10": [0.75] * record["task"], "p1": [0.5] * record["task"]}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    group = read([tmp_path]).groups[0]
+    assert curve(group.runs[0], "groups") == [75, 75, 75]
+    assert matrices(group)["names"]["p10"] == "R, by groups of 10"
+    assert rr.table(tmp_path, ["p10"]).rows[0][1] == "75.0"
 
 
 def test_evolution_has_a_row_a_method_and_a_column_a_task(folder):

@@ -161,6 +161,7 @@ def test_only_takes_parts_and_their_tuning(shipped):
         ),
         (lambda s: s["parts"]["methods"].update(benchmarks=["glyphs"]), "unknown benchmark"),
         (lambda s: s["parts"].update(more=s["parts"]["methods"]), "two sides 'rrr'"),
+        (lambda s: s["parts"].update(tuning2=s["parts"].pop("methods")), "parts of tries"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_sentence(tiny, change, says):

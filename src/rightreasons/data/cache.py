@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from rightreasons.data import worker
-from rightreasons.data.image import Item, why
+from rightreasons.data.image import Item
 from rightreasons.data.worker import FULL, Decoded
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, why
 from rightreasons.progress import Reporter
 
 SMALL = 64 * 2**20  # bytes: fewer, as files and decoded, are read anew by every run

@@ -241,7 +241,11 @@ def _read(found: Findings, items: Sequence[Item], trains: Sequence[bool], masks:
 
     results = []
     # Threads are enough: Pillow lets go of the interpreter while it decodes.
-    with quiet(), Reporter("check", len(items)) as reporter, ThreadPoolExecutor(cores()) as pool:
+    with (
+        quiet(),
+        Reporter("check", len(items), unit="images") as reporter,
+        ThreadPoolExecutor(cores()) as pool,
+    ):
         for result in pool.map(digest, items):
             results.append(result)
             reporter.at(f"reading {found.path.name}", 1, {})

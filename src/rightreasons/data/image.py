@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from rightreasons.errors import UserError
+from rightreasons.errors import UserError, why
 
 DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError),
@@ -78,7 +78,7 @@ def read_item(item: Item, size: int, masks: bool) -> Read:
         image, whole = _upright(data, size)
         fitted = ImageOps.fit(_rgb(image), (size, size), Image.Resampling.BILINEAR)
     except DAMAGE as error:
-        raise Unreadable(f"{item.file} cannot be read as an image ({why(error)})") from error
+        raise Unreadable(f"{item.file} cannot be read as an image ({fault(error)})") from error
     pixels = np.asarray(fitted).transpose(2, 0, 1)
     digest = hashlib.blake2b(data, digest_size=8).hexdigest()
     mask, dark = _mask(item, size, whole) if masks else (None, None)
@@ -94,11 +94,11 @@ def _bytes(file: str) -> bytes:
         raise Unreadable(f"{file} cannot be read ({why(error)})") from error
 
 
-def why(error: BaseException) -> str:
-    """What went wrong, in a few words."""
+def fault(error: BaseException) -> str:
+    """What is wrong with an image, in a few words."""
     if isinstance(error, UnidentifiedImageError):
         return "no known format"  # Pillow names a buffer's address
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return why(error)
 
 
 def _upright(data: bytes, size: int | None = None) -> tuple[Image.Image, tuple[int, int]]:
@@ -163,7 +163,7 @@ def _shown(file: str, whole: tuple[int, int]) -> tuple[NDArray[np.bool_], int | 
         image = _upright(data)[0]
         values, bright = _values(image)
     except DAMAGE as error:
-        raise Unreadable(f"{file} cannot be read as a mask ({why(error)})") from error
+        raise Unreadable(f"{file} cannot be read as a mask ({fault(error)})") from error
     if image.size != whole:
         seen, expected = ("{}x{}".format(*pair) for pair in (image.size, whole))
         raise Unreadable(f"the mask {file} is {seen} pixels and its image {expected}")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError, unknown, why
 from rightreasons.explainers import attribution, magnitude
 from rightreasons.nets.base import Net
 from rightreasons.slopes import images_of
@@ -91,9 +91,9 @@ class CaptumExplainer:
                 keep_graph(method)
             found = method.attribute(x, **words)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
-                f"captum:{self.name} cannot explain {net.name} ({why}); use another explainer"
+                f"captum:{self.name} cannot explain {net.name} ({why(error)}); use another "
+                "explainer"
             ) from error
         maps: Tensor = found[0] if isinstance(found, tuple) else found
         if maps.ndim != 4 or len(maps) != len(x):

@@ -64,9 +64,9 @@ class EWC(Learner):
         new = fisher(net, look.images(), sample)
         weights = {name: p.detach().clone() for name, p in net.module.named_parameters()}
         springs = list(getattr(self, "springs_", ()))
-        if self.merge == "online" and springs:
-            (before,) = springs
-            new = {n: f + self.decay * fill(before["fisher"][n], f) for n, f in new.items()}
+        if self.merge == "online":
+            for before in springs:  # one, unless a branch was of a run that kept them separate
+                new = {n: f + self.decay * fill(before["fisher"][n], f) for n, f in new.items()}
             springs = []
         self.springs_ = [*springs, {"fisher": new, "weights": weights}]
 

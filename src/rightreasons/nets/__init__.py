@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rightreasons.checkpoints import why
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError, unknown, why
 from rightreasons.nets.base import Net, check_logits, is_pointwise, out_of_place
 from rightreasons.nets.small import SMALL, build_small, initialise
 from rightreasons.nets.zoo import (

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rightreasons.checkpoints import UNREADABLE, load_plain, why
+from rightreasons.checkpoints import UNREADABLE, load_plain, refusal
 from rightreasons.data.files import locate
 from rightreasons.errors import UserError
 from rightreasons.nets.base import Initialise, Net
@@ -163,8 +163,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         content = load_plain(path)
     except UNREADABLE as error:
         raise UserError(
-            f"{path} is not a file of plain tensors ({why(error)}); nothing in it was run; pass a "
-            "state dict that torch.save wrote"
+            f"{path} is not a file of plain tensors ({refusal(error)}); nothing in it was run; "
+            "pass a state dict that torch.save wrote"
         ) from None
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(v, Tensor) for name, v in content.items()

@@ -87,8 +87,9 @@ def _apart(found: Group, table: PaperTable, matches: list[tuple[Line, Row]]) -> 
 
 def _accuracies(table: PaperTable, line: Line) -> list[tuple[str, str]]:
     """The paper does not say which accuracy its ImageNet100 table has: both of ours are shown."""
-    single = ", p=1" if line.method.startswith("itaml") else ""
-    made = [(", p=20", "p20")] if single else []
+    known = line.finished[0].result.groups
+    single = ", p=1" if known else ""
+    made = [(f", p={key[1:]}", "groups") for key in known[:1] if key != "p1"]
     if table.benchmark.startswith("imagenet100"):
         return [*made, (f"{single}, top-1", "seen"), (f"{single}, top-5", "top5")]
     return [*made, (single, "seen")]

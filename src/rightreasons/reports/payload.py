@@ -14,7 +14,6 @@ from rightreasons.reports.read import Group
 
 MATRICES = {
     "class": "R, all classes seen",
-    "p20": "R, groups of 20 images of one task",
     "task": "R, within the task",
     "top5": "R, top-5",
     "pointing": "peak on the object",
@@ -27,8 +26,10 @@ def matrices(found: Group) -> dict[str, Any]:
     names: dict[str, str] = {}
     for line in found.lines:
         for run in (run for run in line.runs if run.records):
-            known = {k: m for k, m in run.result.matrices.items() if k in MATRICES}
-            names |= {key: MATRICES[key] for key in MATRICES if key in known}
+            grouped = {key: f"R, by groups of {key[1:]}" for key in run.result.groups}
+            titles = {k: v for k, v in (MATRICES | grouped).items() if k in run.result.matrices}
+            names |= titles
+            known = {key: run.result.matrices[key] for key in titles}
             state = "" if run.finished else f", {run.state}"
             own = {key: _rows(matrix) for key, matrix in known.items()}
             made.append({"label": f"{line.label}, seed {run.seed}{state}", "matrices": own})

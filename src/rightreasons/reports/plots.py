@@ -30,8 +30,9 @@ def plot_curves(runs: Any, measure: str = "seen") -> Figure:
     """A curve over tasks: every seed thin, the mean of each method thick.
 
     ``runs`` is a folder of runs, a result, or ``{method: result}``; ``measure`` is ``seen`` (what
-    the paper plots), ``p20``, ``top5``, ``task``, ``pointing``, ``cosine``, ``iou``,
-    ``displacement``, ``seconds`` or ``step``.
+    the paper plots), ``groups`` (of images whose task is looked for), ``top5``, ``task``,
+    ``pointing``, ``cosine``, ``iou``, ``displacement``, ``cpu``, ``step``, ``seconds``, ``images``
+    or ``maps``.
     """
     if measure not in CURVES:
         raise unknown("measure", measure, CURVES)

@@ -105,7 +105,12 @@ def slug(text: str, taken: Collection[str] = (), longest: int = 60) -> str:
 
 def figures(group: Group, paper: bool = False) -> Iterator[tuple[str, Any]]:
     """The figures of a group by the name of their file."""
-    for key, measure in (("curves", "seen"), ("p20", "p20"), ("top5", "top5"), ("drift", "cosine")):
+    for key, measure in (
+        ("curves", "seen"),
+        ("groups", "groups"),
+        ("top5", "top5"),
+        ("drift", "cosine"),
+    ):
         if any(curve(run, measure) is not None for run in group.runs):
             yield key, plots.draw_curves(group, measure)
     names: list[str] = []

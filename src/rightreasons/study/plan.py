@@ -166,7 +166,12 @@ class Study:
         twice = next((n for n in sides if sides.count(n) > 1), None)
         if twice is not None:
             raise UserError(f"study {self.name} has two sides {twice!r}; name each once")
-        for part in self.parts.values():
+        for key, part in self.parts.items():
+            if key.startswith(TUNING):
+                raise UserError(
+                    f"part {key!r} of study {self.name} begins as parts of tries do; name it "
+                    f"otherwise than {TUNING}..."
+                )
             for benchmark in part.benchmarks:
                 if benchmark not in self.benchmarks:
                     raise unknown(f"benchmark of study {self.name}", benchmark, self.benchmarks)

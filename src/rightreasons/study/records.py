@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rightreasons.config import complete
-from rightreasons.errors import Damaged, Diverged, UserError
+from rightreasons.errors import Damaged, Diverged, UserError, why
 from rightreasons.reports.check import damage
 from rightreasons.reports.read import RunData
 from rightreasons.result import Result
@@ -159,7 +159,7 @@ def read_record(path: Path) -> Record:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise Damaged(f"{path} is no record ({str(error).splitlines()[0]}); {MEND}") from error
+        raise Damaged(f"{path} is no record ({why(error)}); {MEND}") from error
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
         raise Damaged(f"{path} is no record: it has no {missing[0]}; {MEND}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rightreasons.config import check_choice
-from rightreasons.errors import UserError, unknown
+from rightreasons.errors import UserError, unknown, why
 from rightreasons.explainers import (
     CHANNELS,
     EXPLAINERS,
@@ -267,10 +267,9 @@ class RRR(Term):
         try:
             sum(of.sum() for of in maps).backward()  # type: ignore[union-attr]
         except (RuntimeError, NotImplementedError) as error:
-            why = str(error).splitlines()[0]
             raise UserError(
-                f"the maps of {self.explain} on {net.name} cannot be differentiated ({why}); "
-                "replace the part of the net that has no second derivative"
+                f"the maps of {self.explain} on {net.name} cannot be differentiated "
+                f"({why(error)}); replace the part of the net that has no second derivative"
             ) from error
 
     def needs_graph(self, net: Net) -> bool:
