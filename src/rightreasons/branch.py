@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rightreasons.config import complete, learner_of, override
 from rightreasons.errors import Damaged, UserError
 from rightreasons.registry import TERMS
-from rightreasons.runfiles import differences, read_config
+from rightreasons.runfiles import differences, planned_tasks, read_config
 
 FIXED = ("benchmark", "method", "seed", "data", "stream", "net", "train.augment.cut")
 LONGEST = 100  # characters of a folder that is named after its keys
@@ -80,16 +80,14 @@ def check_changes(before: dict[str, Any], after: dict[str, Any], what: str) -> N
 
 
 def _state(run: Path, task: int, config: dict[str, Any]) -> dict[str, Any]:
-    from rightreasons.checkpoints import found_in, load_checkpoint
+    from rightreasons.checkpoints import by_task, load_checkpoint
     from rightreasons.wellformed import check_task
 
-    done = {tasks: path for (tasks, steps), path in found_in(run).items() if not steps}
+    done = by_task(run)
     if task not in done:
         there = ", ".join(f"task{k}" for k in done) or "none"
         raise UserError(f"the run in {run} has no checkpoint of task {task}; it has {there}")
-    tasks = config["stream"]["tasks"]
-    last = tasks if isinstance(tasks, int) else len(tasks)
-    if task >= last:
+    if task >= planned_tasks(config):
         raise UserError(f"task {task} is the run's last, and nothing comes after it; name another")
     try:
         state = check_task(load_checkpoint(done[task]), done[task])

@@ -372,7 +372,7 @@ def explain(
 
 @app.command
 def extend(
-    run: Path, folder: Path, *changes: str, out: Path | None = None, skip_bad: bool = False
+    run: Path, folder: Path, *changes: str, out: Path | None = None, skip_bad: SkipBad = False
 ) -> None:
     """Learn new class folders as the next task of a finished run, from its weights and memory.
 
@@ -390,8 +390,6 @@ def extend(
         key=value words, such as train.epochs=20; all else is as in the run.
     out
         Folder of the longer run (default: RUN+K, K its number of tasks).
-    skip_bad
-        Leave out images of the new folders that cannot be read, and say how many.
     """
     from rightreasons.use import extend_run
 

@@ -88,14 +88,15 @@ class Feed:
     ) -> Iterator[Batch]:
         """One epoch from a step on: new images and, as the stage mixes them, rows of memory."""
         images = self.pool(task, stage, balanced)
-        mixed = self.memory.part(stage.pool.held)[: None if stage.pool.mix != "none" else 0]
+        none = torch.zeros(0, dtype=torch.int64)
+        mixed = self.memory.part(stage.pool.held) if stage.pool.mix != "none" else none
         new, old = len(images), len(mixed)
         where = (task.index, stage.name, epoch)
         together = stage.pool.mix == "concat"
         order = torch.randperm(
             new + old if together else new, generator=generator(self.seed, "batches", *where)
         )
-        rows = torch.zeros(0, dtype=torch.int64)
+        rows = none
         for step, index in enumerate(_split(order, train.batch)[start:], start):
             if together:
                 index, rows = index[index < new], mixed[index[index >= new] - new]
@@ -103,8 +104,7 @@ class Feed:
                 by = generator(self.seed, "replay", *where, step)
                 rows = draw(mixed, train.replay or train.batch, by)
             assert train.augment is not None
-            apart = rows if stage.pool.plain else rows[:0]
-            joined = rows[: len(rows) - len(apart)]
+            apart, joined = (rows, none) if stage.pool.plain else (none, rows)
             with span(DATA):
                 batch = self._mixed(images, index, joined, train.augment, (*where, step))
                 batch = batch.join(self.remembered(apart)) if len(apart) else batch
@@ -167,13 +167,12 @@ class Feed:
 
 
 class Look:
-    """What a learner may look at when a task ends: images as they are, by the net as it is."""
+    """What a learner may look at before and after a task: images as they are, by the net as it
+    is."""
 
     def __init__(self, feed: Feed, net: Net, task: Task, fresh: Tensor | None = None) -> None:
         self._feed, self._net, self._task = feed, net, task
-        self._fresh = (
-            fresh  # (n,D) embeddings of the last n rows of memory, which are known already
-        )
+        self._fresh = fresh  # (n,D) embeddings of the last n rows of memory, known already
 
     @property
     def tasks(self) -> int:

@@ -14,7 +14,7 @@ from rightreasons.feed import Feed
 from rightreasons.learners.base import Learner
 from rightreasons.nets.base import Net
 from rightreasons.optimise import Train
-from rightreasons.steps import taps_of
+from rightreasons.terms.base import all_taps
 
 
 def check_fit(learner: Learner, net: Net, train: Train, feed: Feed) -> None:
@@ -30,7 +30,7 @@ def check_fit(learner: Learner, net: Net, train: Train, feed: Feed) -> None:
     if masked and not any(images.has_masks() for images in masked):
         raise UserError("masks are given and every one of them is empty; pass real ones or none")
     with torch.no_grad():  # a layer without maps is refused here
-        probe(x, taps=[TARGET, *taps_of(learner.terms)])
+        probe(x, taps=[TARGET, *all_taps(learner.terms)])
 
 
 def _probe(net: Net, feed: Feed) -> tuple[Net, Tensor]:

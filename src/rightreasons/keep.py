@@ -13,7 +13,7 @@ from rightreasons.learners.base import Learner
 from rightreasons.memory import Column, interleave, join, take
 from rightreasons.nets.base import Net
 from rightreasons.randomness import generator
-from rightreasons.terms import Term
+from rightreasons.terms.base import Term, all_taps
 from rightreasons.types import Images, Task
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def look(
 ) -> dict[str, Column]:
     """One pass over these images, as they are: the terms' columns, and the embeddings ``z``."""
     graph = any(term.needs_graph(net) for term in terms)
-    taps = [tap for term in terms for tap in term.taps]
+    taps = all_taps(terms)
 
     def one(chunk: Tensor) -> dict[str, Column]:
         row = torch.full_like(chunk, -1)

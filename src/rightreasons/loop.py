@@ -38,8 +38,9 @@ from rightreasons.result import Result
 from rightreasons.runs import EVERY, Run, Saved
 from rightreasons.signals import Request, requests
 from rightreasons.state import get_state, nbytes, pack, restore, set_state
-from rightreasons.steps import Steps, taps_of
+from rightreasons.steps import Steps
 from rightreasons.streams import Stream
+from rightreasons.terms.base import all_taps
 from rightreasons.timing import AFTER, CHECKPOINTS, MEMORY, PICTURES, TESTING, span
 from rightreasons.types import Stage, Task
 from rightreasons.watch import watch
@@ -76,8 +77,8 @@ class Loop(Steps):
         check_fit(self.learner, self.net, self.train, self.feed)
         if self.train.compile:
             terms = self.learner.terms
-            derived = taps_of([term for term in terms if term.needs_graph(self.net)])
-            compile_parts(self.net, {TARGET, *taps_of(terms)}, derived)
+            derived = all_taps([term for term in terms if term.needs_graph(self.net)])
+            compile_parts(self.net, {TARGET, *all_taps(terms)}, derived)
 
     def run(self, progress: bool, start: dict[str, Any] | None) -> Result:
         if self.net.initialise is not None:

@@ -99,7 +99,7 @@ class Memory:
         if self.size < 1:
             raise UserError(f"memory.size is {self.size}, expected at least one row")
         numbers = self.per_class if isinstance(self.per_class, tuple) else (self.per_class,) * 2
-        if len(numbers) != 2 or any(n is not None and n < 1 for n in numbers):
+        if any(n is not None and n < 1 for n in numbers):
             raise UserError(
                 f"memory.per_class is {self.per_class}, expected at least 1 row a class, or two "
                 "such numbers, for the classes of the first task and for later ones"

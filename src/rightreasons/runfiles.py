@@ -193,6 +193,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 SECTIONS = ("stream", "net", "train", "memory")
 
 
+def planned_tasks(config: Mapping[str, Any]) -> int:
+    """How many tasks a config's stream has: it says their number, or their sizes or classes."""
+    tasks = config["stream"]["tasks"]
+    return tasks if isinstance(tasks, int) else len(tasks)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config with the keys that every run has; their values are checked where they go."""
     path = folder / "config.yaml"

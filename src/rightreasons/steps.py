@@ -25,7 +25,7 @@ from rightreasons.nets.base import Net
 from rightreasons.optimise import Train, Updater, check_precision, pick_device, training
 from rightreasons.randomness import key, seed_noise
 from rightreasons.streams import Stream
-from rightreasons.terms import Term
+from rightreasons.terms.base import Term, all_taps
 from rightreasons.timing import FORWARD, LOSS, OWN_FORWARD, span
 from rightreasons.types import Batch, Out, Stage, Task, Where
 
@@ -86,12 +86,12 @@ class Steps:
             if term.apart
         ]
         joint = [term for term in terms if not term.apart]
-        here = self._underway(task, stage, number, [update, *(own for _, own in apart)], saved)
+        here = self._underway(task, stage, number, [update, *(by for _, by in apart)], saved)
         for epoch in range(here.epoch, train.epochs):
             here.epoch = epoch
             if not here.step:
-                for term, own_update in apart:
-                    self.rehearse(term, own_update, stage, (task.index, stage.name, epoch))
+                for term, by in apart:
+                    self.rehearse(term, by, stage, (task.index, stage.name, epoch))
             lr = train.rate(epoch)
             batches = self.feed.batches(task, stage, train, epoch, here.balanced, here.step)
             for step, batch in enumerate(batches, here.step):
@@ -199,18 +199,18 @@ class Steps:
                 if not len(drawn):
                     continue
                 old = (mine.row >= 0).nonzero().flatten()
-                seen, rows, shared = out.where(old), mine.where(old), mine is not batch
+                seen, rows, split = out.where(old), mine.where(old), mine is not batch
             else:
                 how = self.now.augment if alike[0].view == "ignore" else None
                 every = self.feed.explained(alike[0].rows, where, how, task)
                 drawn, rows = every.row, own(every)
                 if not len(drawn):
                     continue
-                seen, shared = self._forward(alike, rows, still), rows is not every
+                seen, split = self._forward(alike, rows, still), rows is not every
             columns = self.feed.columns(rows.row)
             for term in alike:
                 with span(term.name):
-                    yield term, self._value(term, seen, rows, columns, drawn if shared else None)
+                    yield term, self._value(term, seen, rows, columns, drawn if split else None)
 
     def _value(
         self,
@@ -251,7 +251,7 @@ class Steps:
         half = self.train.precision == "bf16"
         with self.net.statistics(norm):
             with torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext():
-                out = self.net(x, taps=taps_of(terms))
+                out = self.net(x, taps=all_taps(terms))
             settle(self.net)
         if not half:
             return out
@@ -283,7 +283,3 @@ class Steps:
 def _norm(terms: Sequence[Term], still: bool) -> str:
     """What BatchNorm does in a forward of these terms."""
     return "frozen" if still and terms[0].norm == "train" else terms[0].norm
-
-
-def taps_of(terms: Sequence[Term]) -> list[str]:
-    return [tap for term in terms for tap in term.taps]

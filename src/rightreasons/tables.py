@@ -231,6 +231,14 @@ def sentences(found: Group) -> list[str]:
 
 
 ENOUGH = 5  # seeds for a claim
+
+
+def is_clear(gaps: Sequence[float]) -> bool:
+    """Are there enough seeds, and does their interval leave out zero?"""
+    low, high = t_interval(gaps)
+    return len(gaps) >= ENOUGH and low * high > 0
+
+
 BY_NET = ("topic",)  # learners that pick so, whatever memory.pick says
 
 

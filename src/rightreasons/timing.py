@@ -17,9 +17,8 @@ PICTURES, CHECKPOINTS, LOADING = "maps for the report", "checkpoints", "loading 
 OWN_FORWARD = "{}: forward of its own rows"
 TEACHER = "the teacher's forward"
 EXCHANGE = "exchange between processes"
-STEPS = (DATA, FORWARD, LOSS, BACKWARD, OPTIMISER, TEACHER, EXCHANGE)
 SMALL = 0.005  # a share that is not worth a line
-LARGE = 0.15  # a share of something besides the steps that is worth a hint
+LARGE = 0.15  # a share that is worth a hint
 
 HINTS = {
     DATA: "images take long to draw: fewer pixels (augment.cut, data.size) or more threads help",

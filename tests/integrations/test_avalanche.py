@@ -305,6 +305,7 @@ def test_views_and_words_that_do_not_go_together():
     for term in (rr.RRR(profile="recommended"), rr.Evidence()):  # left open
         assert plugins.TermPlugin(term).term.view == "canonical"
     refused(lambda: plugins.RRRPlugin(rr.RRR(profile="released")), "rrr.view is ignore")
+    refused(lambda: plugins.RRRPlugin(rr.RRR(schedule="alternate")), "makes steps of its own")
     refused(lambda: plugins.RRRPlugin(memory="own"), "expected a number of rows or 'strategy'")
 
 

@@ -98,7 +98,7 @@ def test_all_comparisons_stand_in_one_table(place, monkeypatch):
     assert "| methods | er+rrr - er | +10.0 [+9.9, +10.1] |" in page(
         place
     )  # clear, but of two seeds
-    monkeypatch.setattr("rightreasons.study.page.ENOUGH", 2)
+    monkeypatch.setattr("rightreasons.tables.ENOUGH", 2)
     assert "| methods | er+rrr - er | **+10.0 [+9.9, +10.1]** |" in page(place)
 
 

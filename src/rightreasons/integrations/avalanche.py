@@ -90,10 +90,15 @@ class TermPlugin(SupervisedPlugin):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if term.view not in ("auto", "canonical") or term.apart:
+        if term.view not in ("auto", "canonical"):
             raise UserError(
                 f"{term.name}.view is {term.view}, and Avalanche does not say which crop an image "
                 "had; pass a term with view='canonical' and a joint schedule"
+            )
+        if term.apart:
+            raise UserError(
+                f"{term.name} makes steps of its own, and in Avalanche the strategy makes them; "
+                "pass a term with a joint schedule"
             )
         if isinstance(memory, str) and memory != "strategy":
             raise UserError(f"memory is {memory!r}, expected a number of rows or 'strategy'")

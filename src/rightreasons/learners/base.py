@@ -1,4 +1,4 @@
-"""Learner: the loss, and what is kept from task to task. The loop is in `train`."""
+"""Learner: the loss, and what is kept from task to task. The loop is in `loop`."""
 
 from __future__ import annotations
 

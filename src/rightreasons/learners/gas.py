@@ -169,10 +169,7 @@ def grown(
     old = len(gas["label"])
     made = planted(gas, z[start], y[start])
     chosen = torch.isin(y, y[start])
-    if free:
-        fit(made, z[chosen], y[chosen], rule, draw)
-    else:
-        fit(made, z[chosen], y[chosen], rule, draw, fixed=old)
+    fit(made, z[chosen], y[chosen], rule, draw, fixed=None if free else old)
     return made
 
 

@@ -14,6 +14,7 @@ from rightreasons.config import check_choice
 from rightreasons.errors import UserError
 from rightreasons.feed import Look
 from rightreasons.learners.base import Learner, check_params
+from rightreasons.learners.fscil import new_images
 from rightreasons.learners.gas import (
     Gas,
     Rule,
@@ -161,8 +162,7 @@ class TOPIC(Learner):
         return F.normalize(z) if self.normalize else z
 
     def loss(self, net: Net, out: Out, batch: Batch, stage: Stage) -> Tensor:
-        new = batch.row < 0
-        loss = F.cross_entropy(out.logits[new], batch.y[new])
+        new, loss = batch.row < 0, new_images(out, batch)
         if not hasattr(self, "grown_"):
             return loss
         f, rows = self._features(out.z), batch.row[~new]

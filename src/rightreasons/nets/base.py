@@ -14,9 +14,8 @@ from rightreasons.errors import UserError, unknown
 from rightreasons.types import Out
 
 Initialise = Callable[[nn.Module, torch.Generator], None]
-INPUT = (
-    "(input)"  # the tap of the images themselves; no submodule can bear this name by an attribute
-)
+# the tap of the images themselves; no submodule can bear this name by an attribute
+INPUT = "(input)"
 MOST, LEAST = 256, 16  # images of a forward that may take any number
 PIXELS = 2**16  # on a CPU: with more of them the maps of a layer do not stay in its cache
 _BN = nn.modules.batchnorm._BatchNorm

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rightreasons.paper import ITAML, POINTING, PaperTable, Row, differences, paper_tables
 from rightreasons.reports.command import words
-from rightreasons.reports.curves import curve
+from rightreasons.reports.curves import of_line
 from rightreasons.reports.measures import spread
 from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
@@ -41,7 +41,7 @@ class Beside:
         found = []
         for line, row in self.matches:
             for name, how in _accuracies(self.table, line):
-                whole = [c for run in line.finished if (c := curve(run, how)) is not None]
+                whole = of_line(line, how)
                 if whole:
                     values = [sum(v) / len(v) for v in zip(*whole, strict=True)]
                     found.append((f"{line.label}{name}", "ours", values))
@@ -105,7 +105,7 @@ def _ours(table: PaperTable, line: Line) -> list[tuple[str, list[str]]]:
         ]
     found = []
     for name, how in _accuracies(table, line):
-        whole = [c for run in line.finished if (c := curve(run, how)) is not None]
+        whole = of_line(line, how)
         if whole:
             by_task = list(zip(*whole, strict=True))[:count]
             cells = [spread("accuracy", [v / 100 for v in values]) for values in by_task]

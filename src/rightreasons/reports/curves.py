@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rightreasons.metrics import groups, over_images
-from rightreasons.reports.read import RunData
+from rightreasons.reports.read import Line, RunData
 
 Values = list[float]
 
@@ -21,6 +21,11 @@ class Curve(NamedTuple):
 def curve(run: RunData, measure: str) -> Values | None:
     """The values of a run after task 1, 2, ...; NaN where one is unknown."""
     return CURVES[measure].of(run) if run.records else None
+
+
+def of_line(line: Line, measure: str) -> list[Values]:
+    """Those of its finished runs that have it."""
+    return [c for run in line.finished if (c := curve(run, measure)) is not None]
 
 
 def _accuracy(how: str) -> Callable[[RunData], Values | None]:

@@ -17,7 +17,7 @@ from rightreasons.errors import UserError, printable
 from rightreasons.reports.check import damage
 from rightreasons.reports.command import today, words
 from rightreasons.result import Result
-from rightreasons.runfiles import contents, is_branch, load_json, read_yaml
+from rightreasons.runfiles import contents, is_branch, load_json, planned_tasks, read_yaml
 
 SHARED = ("benchmark", "data", "stream", "extensions")  # what makes a group
 SKIPPED = ("train.threads", "train.device")  # no difference that a reader would look for
@@ -46,8 +46,7 @@ class RunData:
     @property
     def tasks(self) -> int:
         """How many tasks it is to learn."""
-        tasks = self.config.get("stream", {}).get("tasks", 0)
-        planned = tasks if isinstance(tasks, int) else len(tasks)
+        planned = planned_tasks(self.config) if self.config.get("stream") else 0
         return max(planned + len(self.config.get("extensions", [])), len(self.records))
 
     @property

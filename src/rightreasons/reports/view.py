@@ -181,7 +181,7 @@ def _alt(found: Group, measure: str) -> str:
     """The curve in words: where each method begins and ends."""
     parts = []
     for line in found.finished:
-        whole = [c for run in line.finished if (c := curves.curve(run, measure)) is not None]
+        whole = curves.of_line(line, measure)
         if whole:
             mean = np.mean(whole, axis=0)
             parts.append(f"{line.label} from {mean[0]:.1f} to {mean[-1]:.1f}")

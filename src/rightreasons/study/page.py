@@ -14,17 +14,18 @@ from rightreasons.reports.measures import cell, interval, measure
 from rightreasons.reports.read import Group, Line
 from rightreasons.reports.table import Table
 from rightreasons.runfiles import write
-from rightreasons.stats import t_interval
 from rightreasons.study.picture import drawn, gaps_of
 from rightreasons.study.plan import TUNING, Chosen, Row, Study
 from rightreasons.study.records import Record, find_all
 from rightreasons.study.tune import default_table, read_chosen
 from rightreasons.study.tune import tables as tuning_tables
 from rightreasons.tables import (
+    DRIFT,
     ENOUGH,
     costs,
     differences,
     intervals,
+    is_clear,
     known,
     masked,
     means,
@@ -45,7 +46,6 @@ MEANS = (
     *("accuracy", "first", "later", "harmonic", "average", "LA", "bwt", "forgetting"),
     "task_aware_accuracy",
 )
-DRIFT = ("drift_cosine", "drift_iou", "drift_displacement")
 Rows = Mapping[str, Line]  # of a part on a benchmark, by name
 Lines = dict[str, dict[str, dict[str, Line]]]  # benchmark -> part -> row
 Pair = tuple[Line, Line]
@@ -177,9 +177,8 @@ def summary(study: Study, lines: Lines) -> Table:
             for line, base in pairs(study, part, lines[benchmark]):
                 gaps = differences(line, base, "accuracy")
                 label = f"{line.label} - {base.label}"
-                shown, (low, high) = interval("accuracy", gaps), t_interval(gaps)
-                clear = len(gaps) >= ENOUGH and low * high > 0
-                cells.setdefault(label, {})[benchmark] = f"**{shown}**" if clear else shown
+                shown = interval("accuracy", gaps)
+                cells.setdefault(label, {})[benchmark] = f"**{shown}**" if is_clear(gaps) else shown
         rows += [[part, label, *(of.get(b, "") for b in benchmarks)] for label, of in cells.items()]
     title = "accuracy after the last task: matched differences in points, mean and 95 % t interval"
     note = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rightreasons.reports.plots import COLOURS, plain
 from rightreasons.reports.read import Line
 from rightreasons.stats import t_interval
-from rightreasons.tables import ENOUGH, differences
+from rightreasons.tables import differences, is_clear
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def _panel(axes: Axes, rows: Sequence[Sequence[float] | None]) -> None:
         if gaps is None:
             continue
         low, high = t_interval(gaps)
-        clear = len(gaps) >= ENOUGH and low * high > 0
+        clear = is_clear(gaps)
         style: dict[str, Any] = {"color": CLEAR if clear else OPEN}
         axes.plot([low, high], [place, place], lw=1.6, **style)
         axes.plot(mean(gaps), place, "o", ms=5, mfc=style["color"] if clear else "white", **style)

@@ -33,10 +33,6 @@ class Record:
     content: dict[str, Any]
 
     @property
-    def seed(self) -> int:
-        return int(self.content["seed"])
-
-    @property
     def seconds(self) -> float:
         return float(self.content["seconds"])
 

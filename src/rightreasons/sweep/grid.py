@@ -27,7 +27,7 @@ from rightreasons.study.plan import slug
 from rightreasons.study.tune import TITLE, best, percents
 from rightreasons.sweep.drive import Failures
 from rightreasons.sweep.jobs import Job, prefixes
-from rightreasons.sweep.one import check_interval, check_out, name_of
+from rightreasons.sweep.one import check_interval, check_out, check_seeds, name_of
 from rightreasons.sweep.place import HERE, Where
 
 SHARE = 0.2  # of the train images, if nobody says otherwise
@@ -112,8 +112,7 @@ def choose_in_grid(
 ) -> Try:
     """Train every try with every seed, and print which is best on the validation split."""
     grid = read_grid(words)
-    if seeds < 1:
-        raise UserError(f"--seeds is {seeds}, expected at least 1")
+    check_seeds(seeds)
     check_out(out)
     check_interval(checkpoint)
     configs = _configs(benchmark, method, grid, seeds)

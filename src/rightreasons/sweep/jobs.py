@@ -16,6 +16,7 @@ from typing import Any
 
 from rightreasons import __version__
 from rightreasons.registry import split_method
+from rightreasons.runfiles import planned_tasks
 from rightreasons.sweep.one import execute
 
 
@@ -35,8 +36,7 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        tasks = self.config["stream"]["tasks"]
-        return tasks if isinstance(tasks, int) else len(tasks)
+        return planned_tasks(self.config)
 
     @property
     def threads(self) -> int:

@@ -14,7 +14,7 @@ from rightreasons.errors import UserError
 from rightreasons.registry import TERMS, split_method
 from rightreasons.runfiles import write
 from rightreasons.sweep.jobs import Job, prefixes
-from rightreasons.sweep.one import check_interval, check_out, folder_of
+from rightreasons.sweep.one import check_interval, check_out, check_seeds, folder_of
 from rightreasons.sweep.place import HERE, Where
 from rightreasons.tables import compared, markdown
 
@@ -60,8 +60,7 @@ def compare(
 def _check(
     methods: Sequence[str], overrides: Sequence[str], seeds: int, table: Path | None
 ) -> None:
-    if seeds < 1:
-        raise UserError(f"--seeds is {seeds}, expected at least 1")
+    check_seeds(seeds)
     if len(set(methods)) < len(methods):
         raise UserError(f"methods {','.join(methods)} name one twice; name each once")
     if table is not None and table.is_dir():

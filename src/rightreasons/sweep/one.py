@@ -38,8 +38,7 @@ def run_seeds(
 ) -> None:
     """One run, or several seeds one after the other."""
     first = resolve(benchmark, method, overrides)
-    if seeds < 1:
-        raise UserError(f"--seeds is {seeds}, expected at least 1")
+    check_seeds(seeds)
     check_out(out)
     for seed in range(first["seed"], first["seed"] + seeds):
         config = resolve(benchmark, method, [*overrides, f"seed={seed}"])
@@ -52,6 +51,11 @@ def check_out(out: Path | None) -> None:
     there = next((path for path in (out, *out.parents) if path.exists()), None) if out else None
     if there is not None and not there.is_dir():
         raise UserError(f"{there} is a file, expected a folder; pass another --out")
+
+
+def check_seeds(seeds: int) -> None:
+    if seeds < 1:
+        raise UserError(f"--seeds is {seeds}, expected at least 1")
 
 
 def check_interval(checkpoint: int | None) -> None:

@@ -137,7 +137,7 @@ class Term(ABC):
         return torch.where(own > 0, self.weight * other / own, 0.0)
 
     def counted(self, columns: Mapping[str, Column]) -> Tensor:
-        """(B,) which rows the mean of a call is over: all of them, whatever a term may know better.
+        """(B,) which rows the mean of a call is over: all of them, unless a term leaves some out.
 
         Where several processes share the rows, the mean of all is made of theirs.
         """
@@ -172,6 +172,10 @@ def strength(net: Net, loss: Tensor) -> Tensor:
         found = torch.autograd.grad(loss, last, retain_graph=True, allow_unused=True)
     slopes = [torch.zeros_like(p) if g is None else g for p, g in zip(last, found, strict=True)]
     return sum((g.square().sum() for g in means(slopes)), loss.new_zeros(())).sqrt()
+
+
+def all_taps(terms: Sequence[Term]) -> list[str]:
+    return [tap for term in terms for tap in term.taps]
 
 
 def encode(maps: Tensor, dtype: str) -> tuple[Tensor, Tensor]:

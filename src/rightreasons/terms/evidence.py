@@ -82,13 +82,16 @@ class Evidence(Term):
     def remember(self, net: Net, batch: Batch, out: Out) -> dict[str, Column]:
         maps = self.maps(net, out)  # (B,C,u,v)
         count, seen = maps.shape[:2]
-        chosen = torch.arange(seen, device=maps.device).expand(count, seen)
+        chosen = None  # which classes the maps are of, if not all in their order
         if isinstance(self.classes, int):
             chosen = out.logits.topk(min(self.classes, seen), 1).indices
-        kept = maps.mean(1, keepdim=True) if self.classes == "mean" else _pick(maps, chosen)
-        values, scale = encode(kept, self.dtype)
+            maps = _pick(maps, chosen)
+        elif self.classes == "mean":
+            chosen = torch.arange(seen, device=maps.device).expand(count, seen)
+            maps = maps.mean(1, keepdim=True)
+        values, scale = encode(maps, self.dtype)
         columns: dict[str, Column] = {"evidence.map": Ragged.of(values), "evidence.scale": scale}
-        if self.classes != "all":  # which classes the maps are of
+        if chosen is not None:
             columns["evidence.class"] = Ragged.of(chosen.short())
         return columns
 
