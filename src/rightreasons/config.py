@@ -126,7 +126,7 @@ def resolve(
 
     A folder of class folders is a benchmark too.
     """
-    known = benchmarks()
+    known = _presets("benchmarks")
     if benchmark and benchmark not in known and Path(benchmark).is_dir():
         path = yaml.safe_dump(benchmark, width=10**6).splitlines()[0]
         overrides = [f"data.path={path}", *overrides]
@@ -134,8 +134,8 @@ def resolve(
     if benchmark not in known:
         raise _no_benchmark(benchmark, list(known))
     learner, terms = split_method(method)
-    own = methods().get(learner, {})
-    layers = [known[benchmark], own.get(benchmark, {})]
+    own = _presets("methods").get(learner, {})
+    layers = copy.deepcopy([known[benchmark], own.get(benchmark, {})])
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
         config[section] = {k: v for layer in layers for k, v in (layer.get(section) or {}).items()}
@@ -302,12 +302,17 @@ def build(config: Mapping[str, Any]) -> Parts:
 # --- dataclasses -----------------------------------------------------------------------------
 
 
+@cache  # a study reads a thousand configs
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def make(kind: type[T], values: Any, where: str, *, hint: str = "type {}=VALUE", **given: Any) -> T:
     """A dataclass from a mapping of its fields; the hint is for one that is missing."""
     values = {} if values is None else values
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}, expected keys; type for example {where}.KEY=VALUE")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = [f.name for f in configurable(kind) if f.name not in given]
     built = {}
     for name, value in values.items():
@@ -324,7 +329,7 @@ def make(kind: type[T], values: Any, where: str, *, hint: str = "type {}=VALUE",
 
 def check_types(owner: Any, where: str, skip: tuple[str, ...] = ()) -> None:
     """Every field of a dataclass as its annotation says, or a sentence; for ``__post_init__``."""
-    hints = typing.get_type_hints(type(owner))
+    hints = _hints(type(owner))
     for f in configurable(owner):
         if f.name not in skip:
             value = convert(getattr(owner, f.name), hints[f.name], f"{where}.{f.name}")
