@@ -108,7 +108,8 @@ class RRR(Term):
     rows: int = FROM_PROFILE
     bn: str = FROM_PROFILE
     profile: str = "paper"
-    """paper, released (what the authors' code meant) or recommended (our best of eq. 2)"""
+    """paper, released (what the authors' code meant) or recommended (the form of eq. 2 that gained
+    accuracy in our study, where the other two did not: docs/results)"""
     explain: str = "gradcam"
     """the explainer: gradcam, backprop, smoothgrad, guided, deconvnet, gradient_x_input,
     integrated_gradients or guided_gradcam; all but gradcam give maps of the image's size. Also
