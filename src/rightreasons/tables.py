@@ -269,8 +269,9 @@ def picked_by_net(found: Group) -> str:
     ]
     if not named:
         return ""
+    names = ", ".join(dict.fromkeys(named))  # a study has a line in several pairs
     return (
-        f"Memory rows are chosen by what the net makes of images ({', '.join(named)}): such pairs "
+        f"Memory rows are chosen by what the net makes of images ({names}): such pairs "
         "hold the same rows after the first task only."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from rightreasons.errors import Diverged
 from rightreasons.reports.read import Line
 from rightreasons.stats import t_interval
+from rightreasons.study.drive import Folders
 from rightreasons.study.page import placed, write_page
 from rightreasons.study.picture import draw, gaps_of
-from rightreasons.study.plan import Study
+from rightreasons.study.plan import Study, load, studies
 from rightreasons.study.records import find, path_of, write_record
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CHOSEN = {"glyphs-spurious": {"rrr": 0.1}}
 
 
@@ -233,3 +236,15 @@ def test_a_row_that_is_tested_by_groups_stands_beside_one_that_is_not(place):
     start = next(i for i, line in enumerate(lines) if ": every seed (" in line)
     assert "accuracy, p=20" in lines[start + 2]
     assert "| - - |" in lines[start + 4] and "| 12.5 12.5 |" in lines[start + 5]
+
+
+@pytest.mark.parametrize("name", studies())
+def test_the_pages_that_ship_are_those_of_their_records(name, tmp_path):
+    folders = Folders(tmp_path / "runs", RESULTS / "records")
+    page = folders.page(name)
+    copy = shutil.copy(page, tmp_path / page.name)
+    write_page(load(name), folders.records, folders.chosen(name), Path(copy))
+    said = f"{page.name} is old; type rrr study {name} --report --records docs/results/records"
+    assert Path(copy).read_text("utf-8") == page.read_text("utf-8"), said
+    for picture in tmp_path.glob("*.svg"):
+        assert (RESULTS / picture.name).is_file(), said
