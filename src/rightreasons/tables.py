@@ -271,8 +271,8 @@ def picked_by_net(found: Group) -> str:
         return ""
     names = ", ".join(dict.fromkeys(named))  # a study has a line in several pairs
     return (
-        f"Memory rows are chosen by what the net makes of images ({names}): such pairs "
-        "hold the same rows after the first task only."
+        f"Memory rows are chosen by what the net makes of images ({names}): the runs of a pair "
+        "with one of them come to remember different images."
     )
 
 
