@@ -184,7 +184,9 @@ def _alt(found: Group, measure: str) -> str:
         whole = curves.of_line(line, measure)
         if whole:
             mean = np.mean(whole, axis=0)
-            parts.append(f"{line.label} from {mean[0]:.1f} to {mean[-1]:.1f}")
+            known = mean[np.isfinite(mean)]  # the first task may be another run's
+            ends = f"from {known[0]:.1f} to {known[-1]:.1f}" if len(known) else "unknown"
+            parts.append(f"{line.label} {ends}")
     return f"{curves.CURVES[measure].name} over {found.tasks} tasks, means: {'; '.join(parts)}."
 
 
