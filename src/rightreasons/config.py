@@ -107,11 +107,6 @@ def benchmarks() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(_presets("benchmarks"))
 
 
-def methods() -> dict[str, dict[str, Any]]:
-    """What a learner has of its own, by learner and benchmark."""
-    return copy.deepcopy(_presets("methods"))
-
-
 @cache
 def _presets(kind: str) -> dict[str, dict[str, Any]]:
     folder = resources.files("rightreasons") / "presets" / kind
@@ -134,7 +129,7 @@ def resolve(
     if benchmark not in known:
         raise _no_benchmark(benchmark, list(known))
     learner, terms = split_method(method)
-    own = _presets("methods").get(learner, {})
+    own = _presets("methods").get(learner, {})  # by benchmark
     layers = copy.deepcopy([known[benchmark], own.get(benchmark, {})])
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):

@@ -216,8 +216,8 @@ def load(run: str | Path, net: Net | None = None, task: int | None = None) -> Mo
     learner = _learner_of(config)
     net = _net_of(config) if net is None else copy.deepcopy(net)
     try:
-        tensors = state["net"]["tensors"].values()
-        net.to(next(t.dtype for t in tensors if t.is_floating_point()))  # a net may be in float64
+        kinds = [t.dtype for t in state["net"]["tensors"].values() if t.is_floating_point()]
+        net.to(kinds[0])  # a net may be in float64
         restore(net, state["net"]).eval()
         set_state(learner, state["learner"], net)
         kept = state["stream"]

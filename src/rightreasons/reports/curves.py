@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rightreasons.metrics import groups, over_images
+from rightreasons.metrics import over_images
 from rightreasons.reports.read import Line, RunData
 
 Values = list[float]
@@ -39,7 +39,7 @@ def _accuracy(how: str) -> Callable[[RunData], Values | None]:
 
 def _by_groups(run: RunData) -> Values | None:
     """The largest: that of single images is the accuracy itself."""
-    known = groups(run.records[0]["accuracy"])
+    known = run.result.groups
     return _accuracy(known[0])(run) if known else None
 
 

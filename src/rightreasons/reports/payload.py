@@ -26,7 +26,8 @@ def matrices(found: Group) -> dict[str, Any]:
     names: dict[str, str] = {}
     for line in found.lines:
         for run in (run for run in line.runs if run.records):
-            grouped = {key: f"R, by groups of {key[1:]}" for key in run.result.groups}
+            several = [key for key in run.result.groups if key != "p1"]  # which is R itself
+            grouped = {key: f"R, by groups of {key[1:]}" for key in several}
             titles = {k: v for k, v in (MATRICES | grouped).items() if k in run.result.matrices}
             names |= titles
             known = {key: run.result.matrices[key] for key in titles}
