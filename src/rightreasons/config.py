@@ -107,6 +107,11 @@ def benchmarks() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(_presets("benchmarks"))
 
 
+def methods() -> dict[str, dict[str, Any]]:
+    """What a learner has of its own, by learner and benchmark."""
+    return copy.deepcopy(_presets("methods"))
+
+
 @cache
 def _presets(kind: str) -> dict[str, dict[str, Any]]:
     folder = resources.files("rightreasons") / "presets" / kind
@@ -129,7 +134,7 @@ def resolve(
     if benchmark not in known:
         raise _no_benchmark(benchmark, list(known))
     learner, terms = split_method(method)
-    own = _presets("methods").get(learner, {})  # by benchmark
+    own = _presets("methods").get(learner, {})
     layers = copy.deepcopy([known[benchmark], own.get(benchmark, {})])
     config: dict[str, Any] = {"benchmark": benchmark, "method": method, "seed": seed}
     for section in ("data", "stream", "net", "train", "memory", learner, *terms):
